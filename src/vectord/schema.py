@@ -22,7 +22,7 @@ from vectord.errors import VectordError
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Int32: TypeAlias = npt.NDArray[np.int32]
-Input: TypeAlias = str | Sequence[int | str]  # a text, token ids of the model's own vocabulary, or both, joined
+Features: TypeAlias = npt.NDArray[np.uint8]
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
 Lane: TypeAlias = Literal["interactive", "bulk"]
 DeviceState: TypeAlias = Literal["ready", "hung", "lost"]  # hung: in part; lost: until the model loads again
@@ -34,6 +34,17 @@ Precision: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
 # logit: any number; probability: 0 to 1; cosine: -1 to 1; maxsim: a sum or mean of cosines; dot: any number
 ScoreKind: TypeAlias = Literal["logit", "probability", "cosine", "maxsim", "dot", "weighted"]
 RerankMethod: TypeAlias = Literal["scores", "dense", "colbert", "sparse", "weighted"]
+
+
+class Media(msgspec.Struct, frozen=True):
+    """A file that is not a text: an image."""
+
+    data: bytes
+    media_type: str = ""  # that the client names, such as image/png; the content decides
+
+
+# A text; token ids of the model's own vocabulary; an image; or several of them, joined.
+Input: TypeAlias = str | Media | Sequence[int | str | Media]
 
 
 def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:

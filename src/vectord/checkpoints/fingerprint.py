@@ -29,9 +29,10 @@ _NAMES = frozenset(
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset(
-    {"adapters", "caps_query", "dora", "expansion_length", "expansion_token", "kept_tokens", "layer", "listwise"}
-    | {"log_twice", "merged", "own_scales", "query", "query_by_default", "query_weights", "residual"}
-    | {"skiplist_tasks", "static", "sums_words", "token_pooling", "whole_modules", "whole_numbers"}
+    {"adapters", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "images", "kept_tokens"}
+    | {"layer", "listwise", "log_twice", "merged", "own_scales", "processor", "query", "query_by_default"}
+    | {"query_weights", "residual", "skiplist_tasks", "static", "sums_words", "token_pooling", "whole_modules"}
+    | {"whole_numbers"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
@@ -62,6 +63,8 @@ def _facts(spec: ModelSpec) -> bytes:
         facts = {name: value for name, value in _known_from_the_start(spec).items() if name not in _NAMES | _CATALOGUE}
         if spec.query is not None:
             facts["query"] = spec.query.fingerprint
+        if spec.images is not None:
+            facts["images"] = spec.images.fingerprint
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
         return json.dumps(facts, sort_keys=True, default=_plain).encode()
     except RecursionError:  # json.dumps allows fewer levels than the parser

@@ -45,6 +45,7 @@ from vectord.checkpoints.kinds.scores import (
     is_yes_no,
 )
 from vectord.checkpoints.kinds.static import add_static
+from vectord.checkpoints.kinds.towers import TOWERS, add_towers
 from vectord.checkpoints.quantized import read_quantization
 from vectord.checkpoints.spec import PAD_TOKEN_ID, POSITIONS_AFTER_PAD, Adapter, Located, ModelSpec, Pooling, PromptText
 from vectord.errors import ConfigError, ModelUnavailable
@@ -52,11 +53,11 @@ from vectord.errors import ConfigError, ModelUnavailable
 log = logging.getLogger("vectord.checkpoints")
 
 TaskChoice: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
-ModelKind: TypeAlias = Literal["embed", "static", "colbert", "splade", "classify", "yes-no", "listwise"]
+ModelKind: TypeAlias = Literal["embed", "static", "towers", "colbert", "splade", "classify", "yes-no", "listwise"]
 
 _KINDS: Mapping[TaskChoice, tuple[ModelKind, ...]] = {
-    "auto": ("embed", "static", "colbert", "splade", "classify", "yes-no", "listwise"),
-    "embed": ("embed", "static", "colbert", "splade"),
+    "auto": ("embed", "static", "towers", "colbert", "splade", "classify", "yes-no", "listwise"),
+    "embed": ("embed", "static", "towers", "colbert", "splade"),
     "rerank": ("classify", "yes-no", "listwise", "colbert"),
     "classify": ("classify",),
 }
@@ -124,6 +125,8 @@ def _read_route(
             spec = add_token_classifier(folder, add_embedding(folder, spec, pooling))
         case "static":
             spec = add_static(folder, spec, pooling)
+        case "towers":
+            spec = add_towers(folder, spec, pooling)
         case "colbert":
             spec = add_colbert(folder, spec)
         case "splade":
@@ -186,6 +189,7 @@ _TOKENS = "token_embeddings"
 _CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str, str]] = {
     "embed": (("SentenceTransformer",), "feature-extraction", _TOKENS),
     "static": (("SentenceTransformer",), "feature-extraction", _TOKENS),
+    "towers": (("SentenceTransformer",), "feature-extraction", _TOKENS),
     "colbert": (("ColBERT", "MultiVectorEncoder", "SentenceTransformer"), "feature-extraction", _TOKENS),
     "splade": (("SparseEncoder",), "fill-mask", _TOKENS),
     "classify": (("CrossEncoder",), "sequence-classification", "scores"),
@@ -222,6 +226,7 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
 
         embed     one vector per text, and the further outputs of BGE-M3
         static    one vector per text: the mean of a table's rows
+        towers    one vector per text or image, from a network for each
         colbert   one vector per token
         splade    one weight per token of the vocabulary
         classify  one number per label, from a classifier's head; with one label, a cross-encoder
@@ -243,6 +248,8 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
 def _kind_of(folder: ModelFolder) -> ModelKind:
     if folder.model_type == STATIC:
         return "static"
+    if folder.model_type in TOWERS:
+        return "towers"
     kinds = [module.kind for module in folder.modules]
     if "SpladePooling" in kinds:
         return "splade"
@@ -290,6 +297,7 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
+    is_sized_later = folder.model_type == STATIC or folder.model_type in TOWERS
     if weights[0].suffix != ".onnx":  # graphs may be quantized
         read_quantization(folder.config)
     # A local folder may hold other weights under a known name, and an adapter changes those of its base.
@@ -305,8 +313,8 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
         tokenizer=_tokenizer(folder),
         lowercase=folder.transformer_module.flag("do_lower_case", False),
         outputs=frozenset(),
-        hidden_size=0 if folder.model_type == STATIC else _hidden_size(folder),
-        max_tokens=0 if folder.model_type == STATIC else _max_tokens(folder),
+        hidden_size=0 if is_sized_later else _hidden_size(folder),
+        max_tokens=0 if is_sized_later else _max_tokens(folder),
         prompts=prompts,
         default_prompt_name=_default_prompt(folder, prompts, default_prompt_name),
         merged=None

@@ -237,6 +237,25 @@ CLASSIFY_BEFORE_PADDING = frozenset(
 )
 
 
+class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """How an image becomes the rows of its network: resized, cut in the middle, and divided into square patches."""
+
+    resize: int | tuple[int, int]  # to this shorter side, or to this height and width
+    resample: int  # Pillow's number of the filter
+    crop: tuple[int, int]  # height and width
+    patch: int  # its side
+    class_token: bool  # whether a row without a patch comes first
+
+    @property
+    def row_width(self) -> int:
+        """The numbers of a patch, 0 to 255: by channel, and in each from the upper left."""
+        return 3 * self.patch**2
+
+    @property
+    def rows(self) -> int:
+        return self.crop[0] // self.patch * (self.crop[1] // self.patch) + self.class_token
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str  # as the operator named it
     revision: str | None  # the commit, if the source knows one
@@ -247,13 +266,14 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[
         Path, ...
     ]  # safetensors, torch or GGUF files in order, or an ONNX graph and the files of its tensors
-    tokenizer: Path  # tokenizer.json, vocab.txt of a BERT without one, or a GGUF file
+    tokenizer: Path  # tokenizer.json, vocab.txt of a BERT without one, a GGUF file, or the settings of images
     lowercase: bool = False  # whether texts are lowercased before the tokenizer's own normalization
     outputs: frozenset[Output]  # of its network
     hidden_size: int
     max_tokens: int  # specials included
     # dense
-    pooling: Pooling | tuple[Pooling, ...] | None = None  # several: end to end; None: the model does not embed
+    # Several: end to end; attention: the architecture has a head of its own for it; None: the model does not embed.
+    pooling: Pooling | tuple[Pooling, ...] | Literal["attention"] | None = None
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
     dense_modules: tuple[DenseModule | NormModule, ...] = ()  # after pooling, in order; or after a list's markers
     dimensions: int = 0  # of the dense vector, after dense_modules
@@ -269,6 +289,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     colbert: Colbert | None = None
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
     query_by_default: bool | None = None  # of a model with both: whether texts without a kind are queries
+    images: ModelSpec | None = None  # the network of images, of a model with one; it makes dense vectors alone
+    processor: ImageProcessor | None = None  # of a network of images; None: it reads texts
+    filling: tuple[int, int] | None = None  # fills every text, unmasked: a token and a length (SigLIP); None: none
     names_kinds: bool = False  # "query" and "document" are prompt names even without such prompts: the two differ
     # scores
     labels: tuple[str, ...] = ()  # one a score, in order
@@ -340,7 +363,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         and of a classifier of tokens."""
         modules = (*self.dense_modules, *(() if self.colbert is None else self.colbert.dense_modules))
         dense = [module for module in modules if isinstance(module, DenseModule) and module.weights in self.weights]
-        names = {f"{module.layer or 'linear'}.weight" for module in dense}
+        parts = {module.layer or "linear": ("weight", "bias")[: 1 + module.bias] for module in dense}
+        names = {f"{layer}.{part}" for layer, own in parts.items() for part in own}
         token_layers = {"classifier.weight", "score.weight", "head.dense.weight"}
         return frozenset(names | (token_layers if "token_scores" in self.outputs else set()))
 

@@ -350,7 +350,7 @@ class Engine:
             )
         if isinstance(request, LoadModel | UnloadModel):
             served = self._registry.named(request.model, caller.models).lead
-            for each in filter(None, (served, served.queries)):
+            for each in (served, *served.further):
                 await (self._lifecycle.load if isinstance(request, LoadModel) else self._lifecycle.unload)(each)
             return self._list_models(ListModels(model=request.model), caller)
         if isinstance(request, PullModel):

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -38,6 +39,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     InputKind,
+    Media,
     MultiVectorOptions,
     Precision,
     RerankMethod,
@@ -54,14 +56,17 @@ from vectord.schema import (
 )
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from vectord.engine.engine import Engine
 
 T = TypeVar("T")
+Item: TypeAlias = "str | bytes | Path | Image"  # a text, or an image: its file's bytes, its path, or Pillow's
 Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
 CALLER = Caller(client="embedder", route="embedder")
-TEXTS_PER_REQUEST = 256
+TEXTS_PER_REQUEST, IMAGES_PER_REQUEST = 256, 16
 CONCURRENT_REQUESTS = 4
 QUANTIZED = ("int8", "uint8", "binary", "ubinary")  # precisions of `encode`
 LARGE_TEXTS = 2048  # a call of more texts shows a progress bar on a terminal or in a notebook
@@ -207,7 +212,7 @@ class Embedder:
 
     def embed(
         self,
-        texts: str | Iterable[str],
+        texts: Item | Iterable[Item],
         *,
         outputs: VectorKind | Sequence[VectorKind] = "dense",
         model: str | None = None,
@@ -222,8 +227,9 @@ class Embedder:
         colbert: Mapping[str, Any] | None = None,
         show_progress: bool | None = None,
     ) -> Any:
-        """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single string; else Embeddings.
+        """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single text; else Embeddings.
 
+        texts: of a model that reads images, also those: paths, the bytes of files, or Pillow's images.
         outputs: dense, sparse, colbert, tokens; one or several.
         model: one of `models`; default: the first one that makes these outputs.
         kind: query, document, classification or clustering: selects the model's own prompt.
@@ -236,7 +242,7 @@ class Embedder:
             {"precision": "int8", "pool_factor": 2, "muvera": {}}.
         show_progress: None: for long lists on a terminal or in a notebook.
         """
-        several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
+        several, is_single = _items(texts, "texts")
         request = _request(
             outputs,
             model,
@@ -252,11 +258,11 @@ class Embedder:
         )
         with _progress(len(several), show_progress) as advance:
             found = self._run(self._embed(several, request, advance))
-        return _without_wrapping(found, request, is_single=isinstance(texts, str))
+        return _without_wrapping(found, request, is_single=is_single)
 
     async def aembed(
         self,
-        texts: str | Iterable[str],
+        texts: Item | Iterable[Item],
         *,
         outputs: VectorKind | Sequence[VectorKind] = "dense",
         model: str | None = None,
@@ -271,7 +277,7 @@ class Embedder:
         colbert: Mapping[str, Any] | None = None,
     ) -> Any:
         """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
-        several = [texts] if isinstance(texts, str) else _strings(texts, "texts")
+        several, is_single = _items(texts, "texts")
         request = _request(
             outputs,
             model,
@@ -286,7 +292,7 @@ class Embedder:
             colbert,
         )
         found = await self._arun(self._embed(several, request, _nothing))
-        return _without_wrapping(found, request, is_single=isinstance(texts, str))
+        return _without_wrapping(found, request, is_single=is_single)
 
     def rerank(
         self,
@@ -363,7 +369,7 @@ class Embedder:
 
     def encode(
         self,
-        inputs: str | Iterable[str] = (),
+        inputs: Item | Iterable[Item] = (),
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -379,7 +385,7 @@ class Embedder:
         chunk_size: int | None = None,
         *,
         task: InputKind | None = None,
-        sentences: str | Iterable[str] | None = None,  # the name of `inputs` before version 6
+        sentences: Item | Iterable[Item] | None = None,  # the name of `inputs` before version 6
     ) -> Any:
         """The arguments and the array of `SentenceTransformer.encode`: long texts are truncated without an error.
 
@@ -398,7 +404,7 @@ class Embedder:
                 "truncate_dim must not be 0: its meaning differs between versions of sentence-transformers"
             )
         given = inputs if sentences is None else sentences
-        texts = [given] if isinstance(given, str) else _strings(given, "inputs")
+        texts, is_single = _items(given, "inputs")
         name, spec = next(iter(self._specs.items()))
         if prompt_name in ("query", "document") and prompt_name not in spec.prompts and prompt is None:
             # Every model of the library has these two prompts, if only empty.
@@ -424,7 +430,7 @@ class Embedder:
             rows = _quantized(found, precision or "float32")
         if output_value == "sentence_embedding" and (convert_to_tensor or not convert_to_numpy):
             rows = _tensor(rows) if convert_to_tensor else list(_tensor(rows))
-        return rows[0] if isinstance(given, str) else rows
+        return rows[0] if is_single else rows
 
     def encode_query(self, *inputs: Any, **options: Any) -> Any:
         """`encode` with the model's prompt for queries, unless another is given."""
@@ -444,7 +450,7 @@ class Embedder:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    async def _embed(self, texts: Sequence[str], request: EmbedRequest, advance: Advance) -> Embeddings:
+    async def _embed(self, texts: Sequence[Item], request: EmbedRequest, advance: Advance) -> Embeddings:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
 
         if not texts:
@@ -453,10 +459,13 @@ class Embedder:
             }
             return Embeddings(model="", fingerprint="", **none)
         running = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        is_text = all(isinstance(text, str) for text in texts)
+        size = TEXTS_PER_REQUEST if is_text else IMAGES_PER_REQUEST
 
         async def part(start: int) -> EmbedResult:
-            inputs = texts[start : start + TEXTS_PER_REQUEST]
+            items = texts[start : start + size]
             async with running:
+                inputs = cast("Sequence[str]", items) if is_text else await asyncio.to_thread(_read_items, items)
                 try:
                     result = await self._engine.answer(replace(request, inputs=inputs), CALLER)
                 except VectordError as error:
@@ -464,11 +473,11 @@ class Embedder:
                         raise
                     index = None if len(texts) == 1 else start + (error.index or 0)
                     raise error.at(field="texts", index=index) from error.__cause__
-            advance(len(inputs))
+            advance(len(items))
             return cast("EmbedResult", result)
 
-        results = await together([part(start) for start in range(0, len(texts), TEXTS_PER_REQUEST)])
-        return _joined(results, request)
+        starts = range(0, len(texts), size)
+        return _joined(await together([part(start) for start in starts]), starts, request)
 
     async def _answer(self, request: ClassifyRequest | TokenizeRequest) -> Result:
         try:
@@ -575,6 +584,36 @@ def _strings(texts: object, name: str) -> list[str]:
     return listed
 
 
+def _items(given: object, name: str) -> tuple[list[Item], bool]:
+    """Texts and images as a list, and whether a single one was given. Images are not read yet."""
+    image = getattr(sys.modules.get("PIL.Image"), "Image", Path)
+    if isinstance(given, (str, bytes, Path, image)):
+        return [given], True
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        return [*_strings(given, name)], False  # which raises
+    listed = given if isinstance(given, list) else list(given)
+    for index, item in enumerate(listed):
+        if not isinstance(item, (bytes, Path, image)):
+            _check_string(item, name, index)
+    return listed, False
+
+
+def _read_items(items: Sequence[Item]) -> list[str | Media]:
+    return [item if isinstance(item, str) else Media(_bytes_of(item)) for item in items]
+
+
+def _bytes_of(image: bytes | Path | Image) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, Path):
+        return image.read_bytes()
+    file = BytesIO()
+    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):  # those of PNG
+        image = image.convert("RGB")
+    image.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
 def _check_string(text: object, name: str, index: int | None = None) -> None:
     if not isinstance(text, str):
         raise InvalidField("{field} must be a string, not {kind}.", field=name, index=index, kind=type(text).__name__)
@@ -635,7 +674,7 @@ def _request(
     )
 
 
-def _joined(parts: Sequence[EmbedResult], request: EmbedRequest) -> Embeddings:
+def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedRequest) -> Embeddings:
     def chained(name: str) -> Any:
         lists = [getattr(part, name) for part in parts]
         return None if None in lists else list(chain.from_iterable(lists))
@@ -643,7 +682,7 @@ def _joined(parts: Sequence[EmbedResult], request: EmbedRequest) -> Embeddings:
     (precision,) = request.precisions
     truncated = [
         start + i
-        for start, part in zip(range(0, len(parts) * TEXTS_PER_REQUEST, TEXTS_PER_REQUEST), parts, strict=True)
+        for start, part in zip(starts, parts, strict=True)
         for i in sorted({i for lengths in part.lengths.values() for i, one in enumerate(lengths) if one.truncated})
     ]
     return Embeddings(

@@ -20,7 +20,7 @@ from tokenizers import Encoding
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, InvalidField, ModelUnavailable, Untokenizable
-from vectord.schema import Input, Int32, TextLength
+from vectord.schema import Input, Int32, Media, TextLength
 from vectord.text import cl100k
 from vectord.text.sequence import CutText, TokenSequence
 from vectord.text.tokenizer_file import (
@@ -186,8 +186,10 @@ class PlainTokenizer:
         """
         if isinstance(value, str):
             return value, False
+        if isinstance(value, Media) or any(isinstance(piece, Media) for piece in value):
+            raise InvalidField("{field} is or has an image, which this model does not read.", index=index)
         if any(isinstance(piece, str) for piece in value):
-            return self._joined(value, limit, index), False
+            return self._joined(cast("Sequence[int | str]", value), limit, index), False
         value = cast("Sequence[int]", value)
         if not len(value) or self._are_own(value, limit):
             return value, False

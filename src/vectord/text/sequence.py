@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Features, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 
 T = TypeVar("T")
 TextOrPair: TypeAlias = Input | tuple[str, str]
@@ -54,11 +54,13 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     keys: Int32 | None = None  # (N,) only the first `keys` rows of a text are attended to; None: all
     prefix: Prefix | None = None
     adapter: int = 0  # from 1, in the order of ModelSpec.adapters; 0: none
+    features: Features | None = None  # (T, W) of images: the pixels of each row; None: all rows are words
     # Facts for the request, which the queue does not need: empty in a selection.
     lengths: Sequence[TextLength] = ()  # see TokenSequence
     indexes: Sequence[int] = ()  # the place of each text's input in the request
     rows: Sequence[Int32 | None] = ()  # see TokenSequence; empty: all rows of all texts
     parts: Sequence[tuple[TextLength, ...]] = ()  # of pairs
+    digests: Sequence[bytes] = ()  # of images: each one's file, in place of its features
 
     @classmethod
     def of(cls, sequences: Sequence[TokenSequence], prefix: Prefix | None = None) -> Texts:
@@ -92,7 +94,9 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
         """All texts of the parts, in order: of one request, or to be packed. Without their prefixes."""
-        spans = pooled = keys = type_ids = None
+        spans = pooled = keys = type_ids = features = None
+        if any(part.features is not None for part in parts):
+            features = np.concatenate([part.features for part in parts if part.features is not None])
         if any(part.type_ids is not None for part in parts):
             type_ids = np.concatenate([part.all_type_ids for part in parts])
         if any(part.spans is not None for part in parts):
@@ -108,10 +112,12 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             pooled=pooled,
             keys=keys,
             adapter=parts[0].adapter,
+            features=features,
             lengths=[*chain.from_iterable(part.lengths for part in parts)],
             indexes=[*chain.from_iterable(part.indexes for part in parts)],
             rows=_joined([part.rows for part in parts], parts, None),
             parts=_joined([part.parts for part in parts], parts, ()),
+            digests=[*chain.from_iterable(part.digests for part in parts)],
         )
 
     def __len__(self) -> int:
@@ -178,6 +184,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             keys=None if self.keys is None else self.keys[chosen],
             prefix=self.prefix,
             adapter=self.adapter,
+            features=None if self.features is None else self.features[tokens],
         )
 
     def vectors_of(self, places: Int32) -> Int32:

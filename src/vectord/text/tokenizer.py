@@ -72,6 +72,9 @@ class TextEncoder:
                     raise ModelUnavailable(f"{spec.query_weights}: weight must have {needed}")
             self._specials = self._frame.specials
             self._unscored_id = spec.unscored_id
+            # CLIP pools the first end token, which a text may contain.
+            is_clip = spec.model_type == "clip_text_model" and len(self._frame.suffix) == 1
+            self._first_end = self._frame.suffix[0] if is_clip else None
             self._default_prompt = find_prompt(spec.prompts, TextOptions(), spec.default_prompt_name)
             self._windows = WindowEncoder(self._plain, self.max_tokens)
             self._pairs = PairEncoder(self._plain, self.max_tokens, caps_query=spec.caps_query is True)
@@ -98,6 +101,10 @@ class TextEncoder:
         texts = self._read(request, part)
         if self._unscored_id is not None:
             texts = Texts.of([_before(sequence, self._unscored_id) for sequence in texts])
+        if self._first_end is not None and np.count_nonzero(texts.ids == self._first_end) > len(texts):
+            texts = Texts.of([_until(sequence, self._first_end) for sequence in texts])
+        if self._spec.filling is not None:
+            texts = _filled(texts, *self._spec.filling)
         return replace(texts, adapter=adapter) if adapter else texts
 
     def _read(self, request: ReadRequest, part: range | None) -> Texts:
@@ -282,6 +289,19 @@ def _before(sequence: TokenSequence, ends: int) -> TokenSequence:
     others = np.flatnonzero(sequence.ids != ends)
     stop = int(others[-1]) + 1 if len(others) else 1
     return sequence if stop == len(sequence.ids) else replace(sequence, spans=np.array([[0, stop]], np.int32))
+
+
+def _until(sequence: TokenSequence, end: int) -> TokenSequence:
+    """The sequence, pooled up to its first token `end`."""
+    found = np.flatnonzero(sequence.ids == end)
+    return replace(sequence, spans=np.array([[0, found[0] + 1]], np.int32)) if len(found) > 1 else sequence
+
+
+def _filled(texts: Texts, padding_id: int, size: int) -> Texts:
+    """The texts, each filled up to `size` tokens."""
+    ids = np.full((len(texts), size), padding_id, np.int32)
+    ids[np.arange(size) < np.diff(texts.cu_seqlens)[:, None]] = texts.ids
+    return replace(texts, ids=ids.ravel(), cu_seqlens=np.arange(len(texts) + 1, dtype=np.int32) * size, type_ids=None)
 
 
 def _is_pair(value: TextOrPair) -> bool:

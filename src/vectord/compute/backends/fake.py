@@ -95,8 +95,11 @@ class FakeBackend(Backend):
 
 
 def _texts(texts: PackedTexts) -> list[Int32]:
-    """Each text's ids, after its parent's."""
+    """Each text's ids, after its parent's, and the pixels of an image after its ids."""
     own = [texts.ids[start:stop] for start, stop in pairwise(texts.cu_seqlens.tolist())]
+    if texts.features is not None:
+        pixels = np.split(texts.features, texts.cu_seqlens[1:-1])
+        return [np.concatenate([ids, rows.ravel()]) for ids, rows in zip(own, pixels, strict=True)]
     if texts.parents is None:
         return own
     return [

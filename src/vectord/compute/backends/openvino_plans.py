@@ -181,7 +181,13 @@ class Compiler:
 
     def graph(self, ops: OpenvinoOps, groups: int) -> OpenvinoGraph:
         network = Network(self.spec, self._checkpoint, ops)
-        return build(lambda tokens: network(tokens, self.spec.outputs), groups, by_token=self.spec.outputs - POOLED)
+        images = self.spec.processor
+        return build(
+            lambda tokens: network(tokens, self.spec.outputs),
+            groups,
+            by_token=self.spec.outputs - POOLED,
+            features=0 if images is None else images.row_width,
+        )
 
     def compile_model(
         self, model: ov.Model, streams: int, precision: InferencePrecision | None = None, packing: Packing | None = None

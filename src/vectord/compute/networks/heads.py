@@ -74,7 +74,7 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
     heads: dict[Output, Head[T]] = {}
     if "tokens" in spec.outputs:
         heads["tokens"] = lambda x, tokens: x
-    if "dense" in spec.outputs:
+    if "dense" in spec.outputs and spec.pooling != "attention":
         assert spec.pooling is not None, "only for models that embed"
         projections = _dense_projections(spec.dense_modules, spec, ops)
         pooled_width = spec.hidden_size * (1 if isinstance(spec.pooling, str) else len(spec.pooling))

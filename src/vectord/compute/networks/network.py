@@ -34,6 +34,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "bert": ("bert", "Bert"),
     "bidirectional_pplx_qwen3": ("qwen2", "PPLXQwen3"),
     "camembert": ("roberta", "Camembert"),
+    "clip_text_model": ("clip", "CLIP"),
+    "clip_vision_model": ("clip", "CLIP"),
     "deberta_v2": ("deberta_v2", "DebertaV2"),
     "distilbert": ("distilbert", "DistilBert"),
     "electra": ("electra", "Electra"),
@@ -63,6 +65,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen2", "Qwen3"),
     "roberta": ("roberta", "Roberta"),
+    "siglip_text_model": ("siglip", "Siglip"),
+    "siglip_vision_model": ("siglip", "Siglip"),
     "t5": ("t5", "T5"),
     "xlm_roberta": ("roberta", "XLMRoberta"),
 }
@@ -159,6 +163,8 @@ def _architecture_heads(
     """The heads whose weights have a different name in each architecture. SPLADE's multiplies by the whole vocabulary,
     so it uses the body's op set instead of `ops.heads`."""
     heads: dict[Output, Head[T]] = {}
+    if spec.pooling == "attention":
+        heads["dense"] = _function_of(module, "pooler", spec)(config, weights, ops)
     if "splade" in spec.outputs:
         masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)
         heads["splade"] = splade_head(masked_lm, spec, ops)

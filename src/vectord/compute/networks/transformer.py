@@ -147,6 +147,7 @@ class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     types: T | None = None  # (types, H)
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
     types_change: T | None = None  # (adapters + 1, H) what each adapter adds to the only row of `types`
+    patches: Patches[T] | None = None  # None: all rows are words
     norm: Norm[T] | None = None  # of their sum
     widen: Linear[T] | None = None  # (H, E) after that norm
     wide_norm: Norm[T] | None = None  # after `widen`
@@ -156,6 +157,15 @@ class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     projection: Linear[T] | None = None  # (D, H) after that norm
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
     buckets: T | None = None  # (2 * max_tokens - 1,) for disentangled attention; None: attention is not disentangled
+
+
+class Patches(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """The embedding of rows with features, which is added to that of their ids."""
+
+    scale: T  # (1, W) of the features, before `shift` is added
+    shift: T  # (1, W)
+    linear: Linear[T]  # (H, W)
+    mask: T | None = None  # (vocab_size, 1) 1 for ids of rows with features, 0 for others; None: all rows have some
 
 
 class LayerInputs(msgspec.Struct, Generic[T], frozen=True):
@@ -228,6 +238,11 @@ class Transformer(Generic[T]):
             x = ops.add(x, weights.types if only else ops.embed(weights.types, tokens.type_ids))
         if weights.types_change is not None and tokens.adapters is not None:
             x = ops.add(x, ops.embed(weights.types_change, tokens.adapters))
+        if weights.patches is not None and tokens.features is not None:
+            patches = weights.patches
+            pixels = ops.add(ops.multiply(tokens.features, patches.scale), patches.shift)
+            shown = self._linear(pixels, patches.linear, batch)
+            x = ops.add(x, shown if patches.mask is None else ops.multiply(shown, ops.embed(patches.mask, tokens.ids)))
         x = self._norm(x, weights.norm)
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)

@@ -81,6 +81,10 @@ class WeightReader(Generic[T]):
         """Return the first of `names` that the checkpoint has; else the last, which `tensor` will report."""
         return next((name for name in names if name in self), names[-1])
 
+    def ignore_under(self, prefix: str) -> None:
+        """Count all tensors with this prefix as read: they belong to another network."""
+        self._read.update(name for name in self._weights if name.startswith(self._prefix + prefix))
+
     def tensor(self, name: str, *shape: int, rows: slice | None = None) -> T:
         """Return the constant `name`; of it these rows only, without a copy: part of a fused product, or of a table."""
         return self._ops.constant(self._rows(name, shape, rows))
@@ -123,6 +127,15 @@ class WeightReader(Generic[T]):
         if self._adapters is not None:
             change = self._adapters.of_linear(self._prefix + name, inputs, outputs, rows)
         return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None, change)
+
+    def convolution(self, name: str, *shape: int, bias: bool) -> Linear[T]:
+        """Return a convolution whose steps are as long as its kernel, as the layer of one kernel's numbers in order.
+
+        shape: of `name.weight` (outputs, channels, height, width); `name.bias` (outputs,) if it has one.
+        """
+        weight = self._checked(f"{name}.weight", shape)
+        flat = Weight(weight.name, weight.dtype, weight.array.reshape(shape[0], -1))
+        return Linear(self._ops.matrix(flat), self.tensor(f"{name}.bias", shape[0]) if bias else None)
 
     def table_change(self, name: str, words: int, width: int) -> LowRank[T] | None:
         """Return what adapters change in the table `name`.weight (words, width); None: nothing."""

@@ -16,11 +16,11 @@ import numpy as np
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ScoreActivation
-from vectord.schema import Int32
+from vectord.schema import Features, Int32
 
 T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
 
-Activation = Literal[ScoreActivation, "gelu_tanh", "log1p_relu"]
+Activation = Literal[ScoreActivation, "gelu_tanh", "log1p_relu", "quick_gelu"]
 
 
 class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,7 @@ class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
     keys: Int32 | None = None  # (N,) how many of a text's first rows are attended to; None: all
     parents: Int32 | None = None  # (N,) -1: no parent; None: no text has one
     adapters: Int32 | None = None  # (N,) i: the i-th adapter of the model, from 1; 0: none; None: no text has one
+    features: Features | None = None  # (T, W) the contents of rows that are not words: of an image, its patches
 
     @classmethod
     def of(cls, texts: Sequence[Int32]) -> PackedTexts:
@@ -67,6 +68,7 @@ class Tokens(msgspec.Struct, Generic[T], frozen=True):
     positions: T  # (T,) int32, from 0 in each text, after its parent's
     layout: Any  # where texts and spans begin and end, in the op set's own form
     adapters: T | None = None  # (T,) int32, 0: none; None: no row has one
+    features: T | None = None  # (T, W) 0 to 255, as PackedTexts.features; None: all rows are words
 
 
 class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     **FORMULAS,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     "log1p_relu": lambda x: np.log1p(np.maximum(x, 0)),
+    "quick_gelu": lambda x: x * FORMULAS["sigmoid"](1.702 * x),
 }
 
 
@@ -57,7 +58,7 @@ def pack(texts: PackedTexts) -> Tokens[Array]:
         positions=np.concatenate(positions),
     )
     adapters = None if texts.adapters is None else texts.row_adapters
-    return Tokens(texts.ids, texts.type_ids, layout.positions, layout, adapters)
+    return Tokens(texts.ids, texts.type_ids, layout.positions, layout, adapters, texts.features)
 
 
 class NumpyOps(Ops[Array]):

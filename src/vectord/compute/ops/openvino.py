@@ -33,7 +33,7 @@ from vectord.compute.ops.groups import (
     positions,
     unpack_rows,
 )
-from vectord.schema import Int32
+from vectord.schema import Features, Int32
 
 
 @contextmanager
@@ -235,6 +235,7 @@ class OpenvinoGraph:
     outputs: tuple[str, ...]  # its results, in their order
     groups: int  # length groups that attention and pooling may use
     windows: tuple[int | None, ...]  # of its attentions
+    features: int  # the width of PackedTexts.features; 0: none
     _kept: dict[tuple[int, frozenset[str]], dict[str, Array]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # layouts of single texts, by their length and the requested results
@@ -252,9 +253,16 @@ class OpenvinoGraph:
             "ids": _extend(texts.ids, rows),
             "type_ids": _extend(texts.type_ids, rows),
             "adapters": _extend(texts.row_adapters, rows),
+            "features": self._features(texts, rows),
             **self._layout(texts, outputs, rows),
         }
         return [arrays[name] for name in self.inputs]
+
+    def _features(self, texts: PackedTexts, rows: int) -> Features:
+        features = np.zeros((rows, self.features), np.uint8)
+        if texts.features is not None:
+            features[: len(texts.features)] = texts.features
+        return features
 
     def _layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         """All inputs but the tokens. Those of a single text depend on its length only; of short texts they are kept."""
@@ -300,24 +308,29 @@ class OpenvinoGraph:
 
 
 def build(
-    network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]], groups: int, by_token: Collection[str] = ()
+    network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]],
+    groups: int,
+    by_token: Collection[str] = (),
+    features: int = 0,
 ) -> OpenvinoGraph:
     """Return the graph of one network. `network` is called once, and its outputs become the results, in float32.
 
     groups: the number of length groups; each costs a little in compile time and in every forward.
     by_token: outputs with one row per token, which are returned only if `pack` requests them.
+    features: the width of PackedTexts.features; 0: none.
     """
     layout = GraphLayout(groups)
     names = ("ids", "type_ids", "positions", "adapters")
     ids, type_ids, positions, adapters = (layout.parameter(name, [-1]) for name in names)
+    pixels = op.convert(layout.parameter("features", [-1, features], np.uint8), "f32") if features else None
     answers = {
         name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
-        for name, answer in network(Tokens(ids, type_ids, positions, layout, adapters)).items()
+        for name, answer in network(Tokens(ids, type_ids, positions, layout, adapters, pixels)).items()
     }
     results = [op.convert(answer, "f32") for answer in answers.values()]
     inputs = tuple(node.get_friendly_name() for node in layout.parameters)
     model = ov.Model(results, layout.parameters, "network")
-    return OpenvinoGraph(model, inputs, tuple(answers), groups, tuple(layout.windows))
+    return OpenvinoGraph(model, inputs, tuple(answers), groups, tuple(layout.windows), features)
 
 
 def _answered(output: str) -> str:
@@ -760,6 +773,7 @@ _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     "gelu": lambda x: op.gelu(x, "erf"),
     "gelu_tanh": lambda x: op.gelu(x, "tanh"),
     "log1p_relu": lambda x: op.log(op.add(op.relu(x), op.constant(np.float32(1)))),
+    "quick_gelu": lambda x: op.multiply(x, op.sigmoid(op.multiply(x, op.constant(np.float32(1.702))))),
     "silu": op.swish,
     "hardswish": op.hswish,
     "mish": op.mish,

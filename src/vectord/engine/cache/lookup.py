@@ -42,6 +42,8 @@ def cache_keys(fingerprint: str, texts: Texts, kinds: frozenset[AnswerKind], par
         layouts = [spans.tobytes() for spans in np.split(texts.spans, np.cumsum(texts.all_pooled)[:-1])]
     if texts.keys is not None:
         layouts = [b"%d:%b" % (keys, layout) for keys, layout in zip(texts.keys, layouts, strict=True)]
+    if texts.digests:
+        layouts = texts.digests
     if texts.adapter:
         layouts = [b"adapter %d:%b" % (texts.adapter, layout) for layout in layouts]
     return [

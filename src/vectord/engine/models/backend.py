@@ -64,9 +64,17 @@ def check_dtype(backend: str, dtype: str) -> str:
 
 
 def check_adapters(spec: ModelSpec, backend: str) -> None:
-    """Raises ConfigError if the model has adapters and the backend computes none, or queries have another network."""
+    """Raises ConfigError for adapters or a network for images that the backend does not compute, or for adapters of a
+    model with two networks."""
     if spec.query is not None and (spec.adapters or spec.query.adapters):
         raise ConfigError(f"{spec.model_id} has a network for queries and another for documents: adapters fit neither")
+    if spec.images is not None and (spec.adapters or spec.merged is not None):
+        raise ConfigError(f"{spec.model_id} has a network for texts and another for images: adapters fit neither")
+    if spec.images is not None and backend not in ADAPTER_BACKENDS:
+        raise ConfigError(
+            f"{spec.model_id} has a network for images, which the {backend} backend does not compute; those that do: "
+            f"{', '.join(ADAPTER_BACKENDS)}"
+        )
     if spec.merged is not None and backend not in MERGING_BACKENDS:
         raise ConfigError(
             f"{spec.model_id} is an adapter of another model, which the {backend} backend does not compute; those that "

@@ -120,7 +120,7 @@ class Lifecycle:
     async def remove(self, served: ServedModel, forget: Callable[[], None]) -> None:
         """Unload it for good. forget: takes it out of the models. Raises Unavailable while it loads or is in use."""
         async with self._one_at_a_time:
-            each = [served, *filter(None, [served.queries])]
+            each = [served, *served.further]
             for one in each:
                 _require_unused(one)
             forget()  # from here on nothing loads it: see _begin_load
@@ -191,7 +191,7 @@ class Lifecycle:
                     self._observer(ModelStateChanged(served.name, "failed"))
                     return
                 served.open(source)
-                self._models += filter(None, [served.queries])
+                self._models += served.further
             await self._find_room(served, makes_room)
             served.state = "loading"
             try:

@@ -22,7 +22,7 @@ from vectord.engine.operations import postprocess
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed
 from vectord.housekeeping import GuardedLogger
-from vectord.schema import AnswerKind, Caller, Float32, Sparse, TextOptions
+from vectord.schema import AnswerKind, Caller, Float32, Input, Sparse, TextOptions
 from vectord.text.sequence import Encoder, ReadRequest, Texts
 
 logger = GuardedLogger(logging.getLogger("vectord.engine"))
@@ -121,7 +121,12 @@ async def _warm_up(runner: ModelRunner, name: str, batches: int, batch_size: int
         facts_log.info("warmup", extra={"fields": fields})
 
 
-def _texts(runner: ModelRunner, inputs: Sequence[str]) -> Texts:
+def _texts(runner: ModelRunner, inputs: Sequence[Input]) -> Texts:
+    """The sequences of these texts; a network for images reads as many images."""
+    if runner.spec.processor is not None:
+        from vectord.text.images import sample_image  # noqa: PLC0415 - few models read images
+
+        inputs = [sample_image()] * len(inputs)
     return runner.encoder.read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path, PurePath
 from typing import Any
@@ -153,6 +154,7 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
         spec = replace(spec, known_cosines=())
     options = backend_options(device, backend)
     queries = replace(requested, served_name=f"{requested.served_name} (queries)", aliases=())
+    images = replace(requested, served_name=f"{requested.served_name} (images)", aliases=())
     return ModelSource(
         name=requested.served_name,
         aliases=requested.aliases,
@@ -161,6 +163,7 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
         pinned=requested.pinned,
         memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
         queries=None if spec.query is None else _source(spec.query, queries, device),
+        images=None if spec.images is None or find_spec("PIL") is None else _source(spec.images, images, device),
     )
 
 
@@ -189,11 +192,14 @@ def _load(spec: ModelSpec, backend: str, options: Sequence[BackendOptions]) -> t
         with ThreadPoolExecutor(1, "vectord-backend") as thread:
             loading = thread.submit(load_all)
             wait([loading], HEAD_START_S)
-            from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - here it does not delay the start
+            # Here these imports do not delay the start.
+            from vectord.text.images import ImageEncoder  # noqa: PLC0415
+            from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415
 
-            encoder = TextEncoder(spec)
+            encoder = TextEncoder(spec) if spec.processor is None else ImageEncoder(spec.processor)
             loading.result()
-        if spec.reranks and spec.yes_no is None and spec.listwise is None and not encoder.reads_pairs:
+        reads_pairs = not isinstance(encoder, TextEncoder) or encoder.reads_pairs
+        if spec.reranks and spec.yes_no is None and spec.listwise is None and not reads_pairs:
             raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
         check_alike([each.facts for each in loaded])
     except BaseException:
@@ -244,8 +250,8 @@ def read_facts(
         raise UnreadableModel(error.message) from error
     if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
-        queries = () if spec.query is None else (*spec.query.weights, spec.query.tokenizer)
-        read = (*spec.weights, spec.tokenizer, *queries, *chosen)
+        further = [file for each in (spec.query, spec.images) if each for file in (*each.weights, each.tokenizer)]
+        read = (*spec.weights, spec.tokenizer, *further, *chosen)
         check_folder(located.folder, lock, (path for path in read if path.is_relative_to(located.folder)))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
@@ -353,6 +359,8 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
     place = PurePath(dense_path)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
+    if spec.images is not None:
+        raise ConfigError(f"dense_path: {spec.model_id} has vectors of images too, which it would not change")
     if len(spec.dense_modules) > 1:
         raise ConfigError(
             f"dense_path: {spec.model_id} has {len(spec.dense_modules)} modules after its pooling, and one would "
@@ -378,6 +386,7 @@ def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
         spec,
         handler=handler,
         query=None,
+        images=None,
         outputs=frozenset({"dense"}),
         include_prompt=True,
         lexical=None,

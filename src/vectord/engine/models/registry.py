@@ -39,6 +39,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     pinned: bool = False  # loaded at start and never unloaded to make room
     memory_bytes: int = 0  # an estimate, while loaded
     queries: ModelSource | None = None  # of a model with a network of its own for queries
+    images: ModelSource | None = None  # of a model with a network for images, if Pillow is installed
     failure: ModelUnavailable | None = None  # why its files could not be read; `spec` then has no facts
     reopen: Callable[[], ModelSource] | None = None  # reads those files again
 
@@ -69,6 +70,7 @@ class ServedModel:
         self.state: State = "unloaded" if source.failure is None else "failed"
         self.failure: Exception | None = source.failure  # of the last attempt to open or load it; None: it succeeded
         self.queries = None if source.queries is None else ServedModel(source.queries)
+        self.images = None if source.images is None else ServedModel(source.images)
         self.kinds: frozenset[AnswerKind] = frozenset(source.spec.kinds)
 
     @property
@@ -80,6 +82,11 @@ class ServedModel:
     def lead(self) -> ServedModel:
         """Itself: see Composite."""
         return self
+
+    @property
+    def further(self) -> list[ServedModel]:
+        """Its networks for other inputs than texts of documents, which load and unload on their own."""
+        return [each for each in (self.queries, self.images) if each is not None]
 
     def reader_of(self, options: TextOptions) -> ServedModel:
         """The model that reads such texts: `queries`, or itself."""
@@ -243,8 +250,8 @@ class Registry:
         """Requests without a model name go to earlier models first. Raises ValueError for a name used twice or unknown
         members of a composite; `open_models` and `open_composites` prevent both."""
         served_models = [ServedModel(source) for source in sources]
-        # With those that read the queries of another, under which they are found.
-        self.models = [*served_models, *(each.queries for each in served_models if each.queries is not None)]
+        # With those that read the queries or the images of another, under which they are found.
+        self.models = [*served_models, *(each for served in served_models for each in served.further)]
         self._by_name: dict[str, ModelOrComposite] = {}
         for served in served_models:
             for name in (served.name, *served.source.aliases):
@@ -276,7 +283,7 @@ class Registry:
         served = ServedModel(replace(source, aliases=free))
         for name in (served.name, *free):
             self._enter(name, served)
-        self.models += [served, *filter(None, [served.queries])]
+        self.models += [served, *served.further]
         self.targets.append(served)
         return served
 
@@ -284,7 +291,7 @@ class Registry:
         """Serve the model no longer, under any of its names. It is no member of a composite."""
         self._by_name = {name: target for name, target in self._by_name.items() if target is not served}
         self.targets.remove(served)
-        for each in filter(None, (served, served.queries)):
+        for each in (served, *served.further):
             self.models.remove(each)
 
     def served_as(self, name: str, allowed: Allowed) -> ModelOrComposite | None:

@@ -23,7 +23,7 @@ from vectord.engine.operations import postprocess
 from vectord.engine.operations.multivectors import MultiVectors, check_multivectors, converted, pool
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
-from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
+from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError
 from vectord.schema import (
     COLBERT_ROWS,
     AnswerKind,
@@ -31,6 +31,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Input,
+    Media,
     Precision,
     SimilarityRequest,
     SimilarityResult,
@@ -174,11 +175,52 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
 async def _of_one_model(
     served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
 ) -> ModelVectors:
+    images = [i for i, one in enumerate(request.inputs) if isinstance(one, Media)]
+    if images and served.spec.images is not None:
+        return await _with_images(served, kinds, request, images, task)
     reader = served if served.queries is None else served.reader_of(request.text)
+    return await _by_reader(reader, kinds, request, task)
+
+
+async def _by_reader(
+    reader: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
+) -> ModelVectors:
     async with task.use(reader) as runner:
         if request.partial:
             return await _partial_vectors(runner, request, kinds, task)
         return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=True)
+
+
+async def _with_images(
+    served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, images: Sequence[int], task: Task
+) -> ModelVectors:
+    """The dense vectors of inputs of which those at `images` are images: each network reads its own."""
+    if served.images is None:
+        template = "The model {model} reads images with Pillow, which is missing here: pip install 'vectord[images]'"
+        raise ModelCannot(template, field="inputs", index=images[0], model=served.name)
+
+    async def read(reader: ServedModel, places: Sequence[int]) -> ModelVectors:
+        part = replace(request, inputs=[request.inputs[i] for i in places])
+        try:
+            return await _by_reader(reader, kinds, part, task)
+        except VectordError as error:
+            if error.index is None:
+                raise
+            raise error.at(index=places[error.index]) from error.__cause__
+
+    texts = sorted({*range(len(request.inputs))}.difference(images))
+    parts = {reader: places for reader, places in ((served.images, images), (served, texts)) if places}
+    made = await together([read(reader, places) for reader, places in parts.items()])
+    rows = np.zeros((len(request.inputs), served.spec.dimensions), np.float32)
+    lengths = [TextLength(0, 0)] * len(request.inputs)
+    failures: dict[int, VectordError] = {}
+    for places, vectors in zip(parts.values(), made, strict=True):
+        rows[list(places)] = vectors.ran.rows("dense")
+        for i, place in enumerate(places):
+            lengths[place] = vectors.lengths[i]
+        failures |= {places[i]: error.at(index=places[i]) for i, error in vectors.ran.failures.items()}
+    ran = RunResult({"dense": rows}, failures, device=made[0].ran.device)
+    return ModelVectors(served.spec, ran, lengths, None)
 
 
 async def _finish(

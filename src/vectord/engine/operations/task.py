@@ -22,7 +22,7 @@ from vectord.engine.models.registry import UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
-from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
+from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, Timings, Usage
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
@@ -216,6 +216,7 @@ def usage_of(
         characters=sum(
             len(one) if isinstance(one, str) else sum(len(piece) for piece in one if isinstance(piece, str))
             for one in inputs
+            if not isinstance(one, Media)
         ),
         timings=Timings(
             total_s=time.perf_counter() - task.started_s,
@@ -293,6 +294,8 @@ def characters(inputs: Sequence[TextOrPair]) -> int:
 def _cost(one: TextOrPair) -> int:
     if isinstance(one, str):
         return INPUT_CHARACTERS + len(one)
+    if isinstance(one, Media):  # it takes some ms to decode: a part of its own
+        return PART_CHARACTERS
     pieces = sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
     return INPUT_CHARACTERS + ID_CHARACTERS * len(one) + pieces
 

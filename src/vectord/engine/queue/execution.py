@@ -248,6 +248,7 @@ def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: boo
         keys=joined.keys,
         parents=np.array(parents, np.int32) if places else None,
         adapters=np.array(adapters, np.int32) if any(adapters) else None,
+        features=joined.features,
     )
     requested = frozenset(outputs[kind] for item in items for kind in item.kinds)
     return Packed(

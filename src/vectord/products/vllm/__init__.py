@@ -622,7 +622,7 @@ def _classify_request(body: InputBody, text: TextOptions, given: _Given) -> Clas
     if isinstance(body, EmbeddingBody) and body.dimensions is not None:
         raise InvalidField("{field} applies to vectors alone.", field="dimensions")
     texts = [text for text in given.inputs if isinstance(text, str)]
-    ids = tuple([token for token in one if isinstance(token, int)] for one in given.inputs if not isinstance(one, str))
+    ids = tuple([token for token in one if isinstance(token, int)] for one in given.inputs if isinstance(one, list))
     if texts and ids:
         raise InvalidField("{field} must be texts or lists of token ids, not both.", field="inputs")
     return ClassifyRequest(

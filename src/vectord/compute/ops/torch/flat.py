@@ -83,8 +83,8 @@ class FlatShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape_of(texts: PackedTexts) -> FlatShape | None:
-    """Return the shape; None for batches of the grouped layout: parents, unattended rows, overlapping spans."""
-    if texts.parents is not None or texts.keys is not None:
+    """Return the shape; None for batches of the grouped layout: parents, unattended rows, overlapping spans, images."""
+    if texts.parents is not None or texts.keys is not None or texts.features is not None:
         return None
     if texts.spans is not None:
         ordered = texts.spans[np.argsort(texts.spans[:, 0], kind="stable")]

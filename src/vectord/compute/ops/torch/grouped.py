@@ -178,7 +178,8 @@ def pack(texts: PackedTexts, device: torch.device) -> Tokens[Tensor]:
     """Return a packed batch for TorchOps, on `device`."""
     ids, type_ids, at = (_send(rows, device) for rows in (texts.ids, texts.type_ids, positions(texts)))
     adapters = None if texts.adapters is None else _send(texts.row_adapters, device)
-    return Tokens(ids, type_ids, at, GroupedLayout(texts, at), adapters)
+    features = None if texts.features is None else _send(texts.features, device)
+    return Tokens(ids, type_ids, at, GroupedLayout(texts, at), adapters, features)
 
 
 def gather(x: Tensor, rectangle: DeviceRectangle) -> Tensor:

@@ -46,6 +46,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "log1p_relu": lambda x: torch.log1p(F.relu(x)),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,
     "hardswish": F.hardswish,
     "mish": F.mish,

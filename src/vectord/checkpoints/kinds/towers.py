@@ -1,0 +1,292 @@
+"""Models with one network for texts and one for images, both in one file: CLIP and SigLIP. reader.py calls this.
+
+The spec of the texts has that of the images, `images`; each has the section of config.json that describes its network,
+completed by the defaults of its class in transformers, which files leave out. Sizes are those of the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread
+from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.folder import ModelFolder
+from vectord.checkpoints.spec import DenseModule, ImageProcessor, ModelSpec, Pooling
+from vectord.errors import ConfigError, ModelUnavailable
+
+_Triple = tuple[float, float, float]
+_Side = Annotated[int, Meta(ge=1, le=4096)]
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_LAYERS = {"num_hidden_layers": 12, "num_attention_heads": 12}
+_POSITIONS = "embeddings.position_embedding.weight"
+_TEXTS, _IMAGES = "text_model", "vision_model"
+
+
+class Towers(msgspec.Struct, frozen=True, kw_only=True):
+    """One model_type. The names of its classes and the defaults are those of transformers 5.24."""
+
+    text_defaults: Mapping[str, Any]
+    image_defaults: Mapping[str, Any]
+    text_layer: str  # the projection of texts; bias: whether it has one
+    bias: bool
+    image_layer: str | None  # that of images; None: a head pools and projects
+    fills_texts: bool = False  # to the longest length, as in training
+    processor: str  # the class of the images' processor
+    processor_defaults: Mapping[str, Any]
+
+
+TOWERS: Mapping[str, Towers] = {
+    "clip": Towers(
+        text_defaults={
+            **_LAYERS,
+            "num_attention_heads": 8,
+            "hidden_size": 512,
+            "intermediate_size": 2048,
+            "hidden_act": "quick_gelu",
+            "layer_norm_eps": 1e-5,
+        },
+        image_defaults={
+            **_LAYERS,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "hidden_act": "quick_gelu",
+            "layer_norm_eps": 1e-5,
+            "num_channels": 3,
+        },
+        text_layer="text_projection",
+        bias=False,
+        image_layer="visual_projection",
+        processor="CLIP",
+        processor_defaults={
+            "size": {"shortest_edge": 224},
+            "crop_size": {"height": 224, "width": 224},
+            "do_center_crop": True,
+            "image_mean": _CLIP_MEAN,
+            "image_std": _CLIP_STD,
+        },
+    ),
+    "siglip": Towers(
+        text_defaults={
+            **_LAYERS,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "hidden_act": "gelu_pytorch_tanh",
+            "layer_norm_eps": 1e-6,
+        },
+        image_defaults={
+            **_LAYERS,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "hidden_act": "gelu_pytorch_tanh",
+            "layer_norm_eps": 1e-6,
+            "num_channels": 3,
+        },
+        text_layer="text_model.head",
+        bias=True,
+        image_layer=None,
+        fills_texts=True,
+        processor="Siglip",
+        processor_defaults={
+            "size": {"height": 224, "width": 224},
+            "do_center_crop": False,
+            "image_mean": (0.5, 0.5, 0.5),
+            "image_std": (0.5, 0.5, 0.5),
+        },
+    ),
+}
+
+
+def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
+    """Return the spec of texts, with that of images. spec: the facts of every model, without sizes."""
+    if pooling is not None:
+        raise ConfigError(f"pooling {pooling}: {folder.root} has its own, for texts and for images")
+    towers, config = TOWERS[folder.model_type], folder.config
+    text = {**towers.text_defaults, **_section(config, "text_config")}
+    images = {**towers.image_defaults, **_section(config, "vision_config")}
+    refuse_unread(config, {**CONFIG, **harmless("the tensors have it", "projection_dim logit_scale_init_value")})
+    tokenizer = str(folder.tokenizer_config.get("tokenizer_class")).removesuffix("Fast")
+    if towers.fills_texts:
+        default = "left" if tokenizer in ("GemmaTokenizer", "Siglip2Tokenizer") else "right"
+        folder.tokenizer_config.one_of("padding_side", ("right",), default)
+    if tokenizer == "SiglipTokenizer":
+        raise ModelUnavailable(
+            f"{folder.tokenizer_config.path}: its SiglipTokenizer removes punctuation, which no tokenizer.json "
+            "describes; SigLIP 2 is supported"
+        )
+    positions, width = _shape(spec, f"{_TEXTS}.{_POSITIONS}", 2)
+    words, _ = _shape(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
+    layer = _projection(spec, towers.text_layer, width, bias=towers.bias)
+    found = _images(folder, spec, images, layer.out_features)
+    limit: float = folder.tokenizer_config.value("model_max_length", Annotated[float, Meta(ge=1)], positions)
+    return replace(
+        spec,
+        config={
+            **text,
+            "model_type": f"{folder.model_type}_text_model",
+            "max_position_embeddings": positions,
+            "vocab_size": words,
+        },
+        model_type=f"{folder.model_type}_text_model",
+        architecture=f"{folder.model_type}_text_model",
+        outputs=frozenset({"dense"}),
+        hidden_size=width,
+        max_tokens=int(min(positions, limit)),
+        lowercase=spec.lowercase or tokenizer == "Siglip2Tokenizer",
+        pooling="last",
+        dense_modules=(layer,),
+        dimensions=layer.out_features,
+        filling=(_padding_id(folder), positions) if towers.fills_texts else None,
+        images=replace(found, fingerprint=fingerprint(found)),
+    )
+
+
+def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dimensions: int) -> ModelSpec:
+    towers = TOWERS[folder.model_type]
+    settings, processor = _read_processor(folder, towers)
+    side = _shape(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)[-1]
+    positions, width = _shape(spec, f"{_IMAGES}.{_POSITIONS}", 2)
+    processor = replace(processor, patch=side)
+    if processor.rows != positions:
+        raise ModelUnavailable(
+            f"{settings.path}: images of {processor.crop[0]} x {processor.crop[1]} pixels have {processor.rows} rows; "
+            f"the network has {positions} positions"
+        )
+    modules = () if towers.image_layer is None else (_projection(spec, towers.image_layer, width, bias=False),)
+    found = modules[-1].out_features if modules else width
+    if found != dimensions:
+        raise ModelUnavailable(f"{spec.folder}: vectors of images have {found} numbers, those of texts {dimensions}")
+    pixels = {key: settings.value(key, _Triple, towers.processor_defaults[key]) for key in ("image_mean", "image_std")}
+    scale = settings.value("rescale_factor", float, 1 / 255)
+    return replace(
+        spec,
+        config={
+            **config,
+            **pixels,
+            "rescale_factor": scale,
+            "model_type": f"{folder.model_type}_vision_model",
+            "max_position_embeddings": positions,
+            "vocab_size": 2,
+            "patch_size": side,
+        },
+        model_type=f"{folder.model_type}_vision_model",
+        architecture=f"{folder.model_type}_vision_model",
+        tokenizer=settings.path,
+        outputs=frozenset({"dense"}),
+        hidden_size=width,
+        max_tokens=positions,
+        pooling="cls" if modules else "attention",
+        dense_modules=modules,
+        dimensions=dimensions,
+        processor=processor,
+    )
+
+
+def _section(config: Settings, key: str) -> Mapping[str, Any]:
+    """The section of a network. An older one, `text_config_dict`, replaces it in transformers."""
+    section: Mapping[str, Any] = config.value(key, dict[str, Any], {})
+    older: Mapping[str, Any] | None = config.value(f"{key}_dict", dict[str, Any])
+    return older or section
+
+
+def _padding_id(folder: ModelFolder) -> int:
+    """The token that the tokenizer fills texts with."""
+    settings = read_settings(folder.tokenizer / "tokenizer.json")
+    padding, name = settings.get("padding"), folder.tokenizer_config.get("pad_token")
+    name = name.get("content") if isinstance(name, dict) else name
+    added = settings.value("added_tokens", list[dict[str, Any]], [])
+    found = next((token.get("id") for token in added if token.get("content") == name), None)
+    if found is None and isinstance(padding, dict):
+        found = padding.get("pad_id")
+    if type(found) is not int:
+        raise ModelUnavailable(f"{settings.path}: the pad_token of tokenizer_config.json is not among its added tokens")
+    return found
+
+
+def _read_processor(folder: ModelFolder, towers: Towers) -> tuple[Settings, ImageProcessor]:
+    """The settings of images, and the steps that they describe; the patch is still 1."""
+    path = folder.tokenizer / "preprocessor_config.json"
+    if path.is_file():
+        settings = read_settings(path, allowed=folder.allowed)
+    else:  # transformers 5 writes one file for all inputs
+        whole = read_settings(folder.tokenizer / "processor_config.json", allowed=folder.allowed)
+        settings = Settings(whole.path, whole.value("image_processor", dict[str, Any], {}), folder.allowed)
+    kinds = [f"{towers.processor}{suffix}" for suffix in ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")]
+    for key in ("image_processor_type", "feature_extractor_type"):
+        settings.one_of(key, (None, *kinds))
+    for key in ("do_resize", "do_rescale", "do_normalize"):
+        settings.one_of(key, (None, True))
+    size = _size(settings, "size", towers)
+    cuts = settings.flag("do_center_crop", towers.processor_defaults["do_center_crop"])
+    crop = _size(settings, "crop_size", towers) if cuts else size
+    crop = (crop, crop) if isinstance(crop, int) and cuts else crop
+    if isinstance(crop, int):
+        raise ModelUnavailable(f"{settings.path}: size and crop_size must give all images one size")
+    processor = ImageProcessor(
+        resize=size,
+        resample=settings.whole("resample", 3, least=0, most=5),
+        crop=crop,
+        patch=1,
+        class_token=towers.image_layer is not None,
+    )
+    unused = "crop_size data_format default_to_square device disable_grouping do_convert_rgb input_data_format do_pad"
+    refuse_unread(
+        settings,
+        {
+            **harmless("images are always converted to RGB, and have one size", unused),
+            **harmless("names", "processor_class return_tensors image_seq_length"),
+            **dict.fromkeys(("image_mean", "image_std", "rescale_factor"), next(iter(harmless("read", "a").values()))),
+        },
+    )
+    return settings, processor
+
+
+def _size(settings: Settings, key: str, towers: Towers) -> int | tuple[int, int]:
+    """A shorter side, or height and width. A number is a shorter side for `size` of CLIP, and a square elsewhere."""
+    default = towers.processor_defaults[key]
+    given = settings.get(key)
+    if isinstance(given, int):
+        given = {"shortest_edge": given} if "shortest_edge" in default else {"height": given, "width": given}
+    try:
+        sides = msgspec.convert({k: v for k, v in (given or default).items() if v is not None}, dict[str, _Side])
+    except (msgspec.ValidationError, AttributeError):
+        sides = {}
+    if sides.keys() == {"shortest_edge"}:
+        return sides["shortest_edge"]
+    if sides.keys() == {"height", "width"}:
+        return sides["height"], sides["width"]
+    raise ModelUnavailable(
+        f"{settings.path}: {key} {repr(given)[:80]} is not supported; supported are height and width, or shortest_edge"
+    )
+
+
+def _projection(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseModule:
+    outputs, inputs = _shape(spec, f"{name}.weight", 2)
+    file = _file_of(spec, f"{name}.weight")
+    if inputs != width:
+        raise ModelUnavailable(f"{file}: {name}.weight expects {inputs} numbers and gets {width}")
+    return DenseModule(
+        folder=file.parent, weights=file, in_features=inputs, out_features=outputs, bias=bias, layer=name
+    )
+
+
+def _shape(spec: ModelSpec, name: str, dimensions: int) -> tuple[int, ...]:
+    shape = tensor_shape(_file_of(spec, name), name)
+    if len(shape) != dimensions:
+        raise ModelUnavailable(f"{spec.folder}: {name} must have {dimensions} dimensions; it has {len(shape)}")
+    return shape
+
+
+def _file_of(spec: ModelSpec, name: str) -> Path:
+    for path in spec.weights:
+        if path.suffix != ".onnx" and tensor_shape(path, name):
+            return path
+    raise ModelUnavailable(f"{spec.folder}: the checkpoint has no tensor named {name}")

@@ -1,0 +1,125 @@
+"""vectord.Embedder with images: their vectors lie in the space of the texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.models import write_bert
+from tests.towers import TEXTS, image_of, images, media_of, reference_vectors, write_towers
+
+from vectord import Embedder
+from vectord.engine.models import opening
+from vectord.errors import ConfigError, InvalidField, ModelCannot, TooManyInputs, VectordError
+from vectord.library import embedder as library
+from vectord.schema import EmbedRequest, EmbedResult, Media
+
+
+@pytest.fixture(scope="module", params=["CLIP", "Siglip"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_towers(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> Iterator[Embedder]:
+    with Embedder(str(folder), dtype="float32", offline=True, cache_bytes=2**20) as made:
+        yield made
+
+
+def answer(embedder: Embedder, *inputs: Any, **options: Any) -> EmbedResult:
+    call = embedder._engine.answer(EmbedRequest(inputs=inputs, **options), library.CALLER)
+    result = embedder._run(call)
+    assert isinstance(result, EmbedResult)
+    return result
+
+
+def test_texts_and_images_in_one_call(folder: Path, embedder: Embedder, tmp_path: Path) -> None:
+    """In any order; an image as a path, as the bytes of a file, or as Pillow's."""
+    family, shown = ("CLIP" if embedder.dimensions == 24 else "Siglip"), images()
+    of_texts, of_images = reference_vectors(folder, family, TEXTS, shown)
+    shown[0].save(tmp_path / "a.png")
+    given = [TEXTS[0], tmp_path / "a.png", media_of(shown[1]).data, TEXTS[1], shown[2]]
+    want = np.stack([of_texts[0], of_images[0], of_images[1], of_texts[1], of_images[2]])
+    np.testing.assert_allclose(embedder.embed(given, normalize=False), want, atol=1e-4)
+    np.testing.assert_allclose(embedder.embed(shown[3], normalize=False), of_images[3], atol=1e-4)
+
+
+def test_many_images_are_read_in_parts(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of photos does not fit the memory at once; the order stays."""
+    monkeypatch.setattr(library, "IMAGES_PER_REQUEST", 2)
+    shown = images()
+    each = np.stack([embedder.embed(image) for image in shown])
+    np.testing.assert_allclose(embedder.embed(shown), each, atol=1e-5)
+
+
+def test_rows_are_counted_and_answers_cached(embedder: Embedder) -> None:
+    """An image has its rows as tokens, and no characters; its file is known the second time."""
+    image, other = (media_of(image_of(40, 50, seed=seed)) for seed in (40, 41))
+    rows = 17 if embedder.dimensions == 24 else 16
+    first = answer(embedder, image, "a fox")
+    assert (first.usage.lengths[0].kept, first.usage.characters) == (rows, 5)
+    cached = len(embedder._engine._cache)
+    again = answer(embedder, image, other)
+    assert len(embedder._engine._cache) == cached + 1
+    assert np.array_equal(again.dense["float"][0], first.dense["float"][0])
+    assert not np.allclose(again.dense["float"][1], first.dense["float"][0])
+
+
+def test_a_broken_image_fails_alone(embedder: Embedder) -> None:
+    """With `partial`, the others have their vectors; without it, the error has the index of the input."""
+    image, broken = media_of(images()[0]), Media(media_of(images()[0]).data[:200])
+    result = answer(embedder, "a fox", broken, image, partial=True)
+    assert {index: error.index for index, error in result.failures.items()} == {1: 1}
+    whole = answer(embedder, "a fox", image)
+    np.testing.assert_allclose(result.dense["float"][[0, 2]], whole.dense["float"], atol=1e-6)
+    with pytest.raises(InvalidField, match=r"`texts\[1\]` is a broken or truncated image"):
+        embedder.embed(["a fox", broken.data, images()[0]])
+
+
+def test_a_million_images_are_counted_before_one_is_read(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of inputs holds for images."""
+    engine = embedder._engine
+    monkeypatch.setattr(engine, "_config", dataclasses.replace(engine._config, max_client_batch_size=1000))
+    with pytest.raises(TooManyInputs, match="at most 1000 inputs; got 1000000"):
+        answer(embedder, *[Media(b"")] * 1_000_000)
+
+
+def test_a_model_of_texts_refuses_images(tmp_path: Path) -> None:
+    """Alone, among texts, and joined with a text."""
+    with Embedder(str(write_bert(tmp_path)), pooling="mean", offline=True) as embedder:
+        for given in (Media(b"x"), ["a text", Media(b"x")]):
+            with pytest.raises(VectordError, match="an image, which this model does not read") as caught:
+                answer(embedder, "a fox", given)
+            assert caught.value.index == 1
+
+
+def test_an_image_with_a_text_is_no_input_of_two_networks(embedder: Embedder) -> None:
+    """Each network reads its own kind of input, and a vector of only one of them would be wrong."""
+    with pytest.raises(InvalidField, match="an image, which this model does not read"):
+        answer(embedder, ["a fox", media_of(images()[0])])
+
+
+def test_without_pillow_texts_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is refused with the command that installs it."""
+    monkeypatch.setattr(opening, "find_spec", lambda name: None)
+    with Embedder(str(folder), offline=True) as embedder:
+        assert embedder.embed("a fox").shape == (embedder.dimensions,)
+        with pytest.raises(ModelCannot, match=r"pip install 'vectord\[images\]'"):
+            embedder.embed(["a fox", b"x"])
+
+
+def test_a_backend_without_images_is_refused(folder: Path) -> None:
+    """At the start, not with the first image."""
+    with pytest.raises(ConfigError, match="has a network for images, which the transformers backend does not compute"):
+        Embedder(str(folder), offline=True, backend="transformers")
+
+
+def test_the_fake_tells_images_apart(folder: Path) -> None:
+    """Without a network, too."""
+    with Embedder(str(folder), offline=True, backend="fake") as embedder:
+        one, other, again = embedder.embed([images()[0], images()[1], images()[0]])
+    assert np.array_equal(one, again) and not np.allclose(one, other)

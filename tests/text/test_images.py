@@ -1,0 +1,169 @@
+"""Images become the pixels that the reference's processors make of them; hostile ones are refused for their headers."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.checkpoints.reading import spec_of
+from tests.towers import image_of, media_of, reference_pixels, write_towers
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.errors import InvalidField
+from vectord.schema import Media, TextOptions
+from vectord.text import images
+from vectord.text.images import ImageEncoder, decoded
+from vectord.text.sequence import ReadRequest, Texts
+
+
+@pytest.fixture(scope="module", params=["CLIP", "Siglip"])
+def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    found = spec_of(write_towers(tmp_path_factory.mktemp("model"), request.param)).images
+    assert found is not None
+    return found
+
+
+def read(spec: ModelSpec, *media: Media) -> Texts:
+    assert spec.processor is not None
+    return ImageEncoder(spec.processor).read(ReadRequest(inputs=media, options=TextOptions(), truncate=True))
+
+
+def pixels_of(spec: ModelSpec, *media: Media) -> np.ndarray:
+    """(N, 3, H, W), put together again from the rows and normalized."""
+    texts, processor = read(spec, *media), spec.processor
+    assert texts.features is not None and processor is not None
+    side, count = processor.patch, processor.crop[0] // processor.patch
+    rows = texts.features.reshape(len(media), processor.rows, -1)[:, processor.class_token :]
+    blocks = rows.reshape(len(media), count, count, 3, side, side).transpose(0, 3, 1, 4, 2, 5)
+    whole = blocks.reshape(len(media), 3, *processor.crop).astype(float) * spec.config["rescale_factor"]
+    mean, std = (np.reshape(spec.config[key], (1, 3, 1, 1)) for key in ("image_mean", "image_std"))
+    result: np.ndarray = (whole - mean) / std
+    return result
+
+
+@pytest.mark.parametrize("size", [(60, 40), (31, 90), (32, 32), (8, 8), (33, 47), (200, 1)], ids=str)
+def test_pixels_equal_the_processor(spec: ModelSpec, size: tuple[int, int]) -> None:
+    """Larger, smaller, wide, high, odd."""
+    image = image_of(*size)
+    np.testing.assert_allclose(pixels_of(spec, media_of(image)), reference_pixels(spec.folder, [image]), atol=1e-5)
+
+
+def _transparent() -> Image.Image:
+    image: Image.Image = image_of(40, 50, mode="RGBA")
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    return image
+
+
+def _palette() -> Image.Image:
+    image = _transparent().convert("P")
+    image.info["transparency"] = 3
+    return image
+
+
+MODES: dict[str, tuple[Image.Image, str]] = {
+    "grey": (image_of(40, 50, mode="L"), "PNG"),
+    "one bit": (image_of(40, 50, mode="1"), "TIFF"),
+    "grey and alpha": (_transparent().convert("LA"), "PNG"),
+    "alpha": (_transparent(), "PNG"),
+    "alpha of WebP": (_transparent(), "WEBP"),
+    "palette": (_palette(), "PNG"),
+    "16 bits": (Image.fromarray(np.arange(40 * 50, dtype=np.uint16).reshape(50, 40) * 30), "PNG"),
+    "CMYK": (image_of(40, 50, mode="CMYK"), "JPEG"),
+    "GIF": (_palette(), "GIF"),
+    "BMP": (image_of(40, 50), "BMP"),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_and_format(spec: ModelSpec, name: str) -> None:
+    """As the processor converts the opened file: transparent pixels are white."""
+    image, kind = MODES[name]
+    media = media_of(image, kind)
+    opened = Image.open(io.BytesIO(media.data))
+    np.testing.assert_allclose(pixels_of(spec, media), reference_pixels(spec.folder, [opened]), atol=1e-5)
+
+
+def test_the_first_frame_of_an_animation_counts(spec: ModelSpec) -> None:
+    """The others are not decoded."""
+    first = image_of(40, 50, seed=1)
+    moving = media_of(first, "PNG", save_all=True, append_images=[image_of(40, 50, seed=2)])
+    assert np.array_equal(pixels_of(spec, moving), pixels_of(spec, media_of(first)))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_a_photo_is_turned_as_its_camera_says(spec: ModelSpec) -> None:
+    """EXIF orientation 6: the camera was held upright. A broken EXIF block turns nothing and is no error."""
+    image, exif = image_of(60, 40), Image.Exif()
+    exif[0x0112] = 6
+    upright = media_of(image.transpose(Image.Transpose.ROTATE_270))
+    assert np.array_equal(pixels_of(spec, media_of(image, "PNG", exif=exif)), pixels_of(spec, upright))
+    plain = media_of(image, "JPEG")
+    broken = media_of(image, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert np.array_equal(pixels_of(spec, broken), pixels_of(spec, plain))
+
+
+def test_an_image_costs_its_rows_and_is_known_by_its_file(spec: ModelSpec) -> None:
+    """Rows count as tokens; the cache knows an image by the digest of its bytes."""
+    one, other = media_of(image_of(40, 50)), media_of(image_of(40, 50, seed=9))
+    texts = read(spec, one, other, one)
+    assert spec.processor is not None
+    assert [length.kept for length in texts.lengths] == [spec.processor.rows] * 3
+    assert texts.digests[0] == texts.digests[2] != texts.digests[1]
+
+
+def _png(width: int, height: int, data: bytes = b"") -> bytes:
+    """A PNG whose header claims this size."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+ATTACKS: dict[str, tuple[bytes, str]] = {
+    "a bomb": (_png(60_000, 60_000), "more than 67108864 pixels"),
+    "many pixels": (_png(9_000, 9_000), "at most 67108864 pixels; it has 81000000"),
+    "a line": (_png(65_535, 1), "65535 x 1 pixels; one side may be at most 200 times the other"),
+    "truncated": (media_of(image_of(90, 90), "JPEG").data[:600], "broken or truncated"),
+    "no pixels": (_png(50, 50), "broken or truncated"),
+    "empty": (b"", "not an image in one of the formats BMP, GIF, JPEG, PNG, TIFF, WEBP"),
+    "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "not an image in one of the formats"),
+    "PDF": (b"%PDF-1.7\n", "not an image in one of the formats"),
+    "EPS, which would start a program": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image in one"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_file_is_refused_with_its_index(spec: ModelSpec, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its size before a pixel is decoded."""
+    data, reason = ATTACKS[name]
+    if "pixels" in reason:
+        monkeypatch.setattr(Image.Image, "load", _fail)
+    with pytest.raises(InvalidField) as caught:
+        read(spec, Media(data)) if "pixels" in reason else read(spec, media_of(image_of(9, 9)), Media(data))
+    assert reason in caught.value.message
+    assert caught.value.index == (0 if "pixels" in reason else 1)
+
+
+def _fail(*arguments: Any) -> None:
+    raise AssertionError("pixels were decoded")
+
+
+def test_a_large_file_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of bytes is checked first."""
+    monkeypatch.setattr(images, "MAX_BYTES", 100)
+    with pytest.raises(InvalidField, match="at most 100 bytes; it has 101"):
+        decoded(Media(bytes(101)))
+
+
+def test_pixels_that_make_no_whole_patch_are_left_out(tmp_path: Path) -> None:
+    """As by a convolution: SigLIP's 384 pixels have 27 patches of 14 in a row."""
+    pixels = np.asarray(image_of(34, 33))
+    assert np.array_equal(images.patches_of(pixels, 8), images.patches_of(pixels[:32, :32], 8))
