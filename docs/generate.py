@@ -228,6 +228,7 @@ MEASURED: Mapping[str, Any] = tomllib.loads((ROOT / "docs/families.toml").read_t
 COMPARED = {
     "bert": "transformers; sentence-transformers with all-MiniLM-L6-v2 and a SPLADE model",
     "bidirectional_pplx_qwen3": "transformers' Qwen3 without the causal mask",
+    "clip_text_model": "transformers; model_type clip",
     "gemma": "transformers; FlagEmbedding's FlagLLMReranker",
     "jina_bert_v2": "a module written from the description",
     "lfm2": "transformers; LFM2.5: with Liquid's changes",
@@ -239,6 +240,7 @@ COMPARED = {
     "mpnet": "transformers; sentence-transformers with all-mpnet-base-v2",
     "new": "transformers' Gte",
     "nomic_bert": "transformers; v2: with the experts of Nomic's own code",
+    "siglip_text_model": "transformers; SigLIP 2, but NaFlex",
     "static": "sentence-transformers",
 }
 

@@ -301,6 +301,7 @@ class TextLength(msgspec.Struct, frozen=True, array_like=True):
     kept: int  # tokens that the model read
     characters_cut: int = 0  # characters cut before tokenization, far above any token limit
     foreign: bool = False  # token ids that are read as the model's own, and that its tokenizer would not make
+    pixels: int = 0  # of an image, as sent; its rows are the tokens
 
     @property
     def truncated(self) -> bool:

@@ -92,14 +92,14 @@ def test_a_model_of_texts_refuses_images(tmp_path: Path) -> None:
     """Alone, among texts, and joined with a text."""
     with Embedder(str(write_bert(tmp_path)), pooling="mean", offline=True) as embedder:
         for given in (Media(b"x"), ["a text", Media(b"x")]):
-            with pytest.raises(VectordError, match="an image, which this model does not read") as caught:
+            with pytest.raises(VectordError, match="an image; this model embeds texts only") as caught:
                 answer(embedder, "a fox", given)
             assert caught.value.index == 1
 
 
 def test_an_image_with_a_text_is_no_input_of_two_networks(embedder: Embedder) -> None:
     """Each network reads its own kind of input, and a vector of only one of them would be wrong."""
-    with pytest.raises(InvalidField, match="an image, which this model does not read"):
+    with pytest.raises(InvalidField, match="an image and a text; this model embeds each of them alone"):
         answer(embedder, ["a fox", media_of(images()[0])])
 
 
@@ -108,7 +108,7 @@ def test_without_pillow_texts_are_served(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
     with Embedder(str(folder), offline=True) as embedder:
         assert embedder.embed("a fox").shape == (embedder.dimensions,)
-        with pytest.raises(ModelCannot, match=r"pip install 'vectord\[images\]'"):
+        with pytest.raises(ModelCannot, match=r"pip install .*\[images\]"):
             embedder.embed(["a fox", b"x"])
 
 

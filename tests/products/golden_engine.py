@@ -30,6 +30,7 @@ from vectord.schema import (
     Input,
     ListModels,
     LoadModel,
+    Media,
     ModelInfo,
     ModelList,
     MultiRequest,
@@ -258,7 +259,9 @@ def _turns(values: Iterable[T], count: int) -> list[T]:
 
 
 def _length(one: Input) -> TextLength:
-    """A text has a token for each word."""
+    """A text has a token for each word, and an image a row for each byte of its file."""
+    if isinstance(one, Media):
+        return TextLength(len(one.data), len(one.data), pixels=100 * len(one.data))
     seen = len(one.split() if isinstance(one, str) else one)
     beyond = max(0, len(one) - READ_CHARACTERS)
     return TextLength(seen, min(seen, READ_TOKENS), characters_cut=beyond)
@@ -266,7 +269,7 @@ def _length(one: Input) -> TextLength:
 
 def _usage(inputs: Sequence[Input]) -> Usage:
     lengths = [_length(one) for one in inputs]
-    characters = sum(len(one) for one in inputs)
+    characters = sum(len(one) for one in inputs if not isinstance(one, Media))
     return Usage(lengths=lengths, characters=characters, timings=_timings(len(lengths)), device="cpu")
 
 

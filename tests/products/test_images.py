@@ -1,16 +1,19 @@
-"""Images and sound are refused by name in every API whose clients send them, by a model that could read them too."""
+"""Images in the forms of every API: read by a model that reads them, and refused by name by others, as sound is."""
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.compute.networks.tiny_decoders import CASES as DECODERS
 from tests.models import write_bert
 from tests.products.test_real_models import served
+from tests.towers import image_of, media_of, write_towers
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 PART = {"type": "image_url", "image_url": {"url": IMAGE}}
@@ -65,4 +68,111 @@ async def test_each_request_with_an_image_is_refused_by_name(folder: Path) -> No
                 wrong.append((name, reply.status, said[:200]))
         text = await ask("/dialects/openai/v1/embeddings", model="gemma", input=["a dog"])
         assert text.status == 200, text.body
+    assert not wrong, wrong
+
+
+SENT = base64.b64encode(media_of(image_of(40, 50)).data).decode()
+URI = f"data:image/png;base64,{SENT}"
+OBJECT = {"type": "image_url", "image_url": {"url": URI}}
+# Path, body, and the way to the vector of the second input, which is the image.
+READ: dict[str, tuple[str, dict[str, Any], str]] = {
+    "vectord": ("vectord/vectord/embed", {"inputs": ["a fox", {"image": URI}]}, "data.1.dense"),
+    "vectord, base64": ("vectord/vectord/embed", {"inputs": [{"image": SENT}, {"image": SENT}]}, "data.1.dense"),
+    "infinity": ("infinity/embeddings", {"input": [URI, URI], "modality": "image"}, "data.1.embedding"),
+    "Jina, image": ("jina/v1/embeddings", {"input": [{"text": "a fox"}, {"image": SENT}]}, "data.1.embedding"),
+    "Jina, url": ("jina/v1/embeddings", {"input": ["a fox", {"url": URI}]}, "data.1.embedding"),
+    "Jina, bytes": ("jina/v1/embeddings", {"input": ["a fox", {"bytes": SENT}]}, "data.1.embedding"),
+    "Jina, strings": ("jina/v1/embeddings", {"input": ["a fox", URI]}, "data.1.embedding"),
+    "OpenAI, an object": ("openai/v1/embeddings", {"input": ["a fox", {"image": URI}]}, "data.1.embedding"),
+    "SGLang's item": ("openai/v1/embeddings", {"input": ["a", {"text": None, "image": SENT}]}, "data.1.embedding"),
+    "Cohere 2, images": (
+        "cohere/v2/embed",
+        {"images": [URI, URI], "input_type": "image", "embedding_types": ["float"]},
+        "embeddings.float.1",
+    ),
+    "Cohere 2, inputs": (
+        "cohere/v2/embed",
+        {"inputs": [{"content": [{"type": "text", "text": "a fox"}]}, {"content": [OBJECT]}]},
+        "embeddings.float.1",
+    ),
+    "Cohere 1": ("cohere/v1/embed", {"images": [URI, URI], "input_type": "image"}, "embeddings.1"),
+    "Voyage": (
+        "voyage/v1/multimodalembeddings",
+        {"inputs": [{"content": [{"type": "text", "text": "a"}]}, {"content": [{**OBJECT, "image_url": URI}]}]},
+        "data.1.embedding",
+    ),
+    "Voyage, base64": (
+        "voyage/v1/multimodalembeddings",
+        {"inputs": [{"content": [{"type": "image_base64", "image_base64": URI}]}] * 2},
+        "data.1.embedding",
+    ),
+    "Google": (
+        "google/v1beta/models/clip:batchEmbedContents",
+        {
+            "requests": [
+                {"content": {"parts": [{"text": "a fox"}]}},
+                {"content": {"parts": [{"inlineData": {"mimeType": "image/png", "data": SENT}}]}},
+            ]
+        },
+        "embeddings.1.values",
+    ),
+}
+DIALECTS = ("openai", "cohere", "jina", "voyage", "infinity", "vectord", "google")
+
+
+def found(answer: Any, way: str) -> Any:
+    for key in way.split("."):
+        answer = answer[int(key)] if isinstance(answer, list) else answer[key]
+    return answer
+
+
+async def test_every_form_is_the_same_image(tmp_path: Path) -> None:
+    """In all APIs, among texts, as a data URI, as base64 and in objects: the vector of vectord's own API."""
+    wrong = []
+    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
+        own = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=[{"image": URI}])
+        assert own.status == 200, own.body
+        (want,) = (item["dense"] for item in own.json["data"])
+        for name, (path, body, way) in READ.items():
+            model = {} if "google" in path else {"model": "clip"}
+            reply = await ask(f"/dialects/{path}", **model, **body)
+            if reply.status != 200 or not np.allclose(found(reply.json, way), want, atol=1e-5):
+                wrong.append((name, reply.status, reply.body[:300]))
+        voyage = await ask("/dialects/" + READ["Voyage"][0], model="clip", **READ["Voyage"][1])
+        usage = voyage.json["usage"]
+        assert (usage["image_pixels"], usage["video_pixels"]) == (40 * 50, 0)
+        assert usage["total_tokens"] == usage["text_tokens"] + 17
+        cohere = await ask("/dialects/" + READ["Cohere 1"][0], model="clip", **READ["Cohere 1"][1])
+        assert cohere.json["meta"]["billed_units"] == {"input_tokens": 34, "images": 2}
+    assert not wrong, wrong
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "a URL": ("https://example.com/a.png", "fetches none"),
+    "a file": ("file:///etc/passwd", "fetches none"),
+    "no base64": ("data:image/png;base64,***", "not valid base64"),
+    "half a base64": (SENT[:-1], "not valid base64"),
+    "a sound": ("data:audio/wav;base64,aGk=", "another kind than an image"),
+    "a broken image": (base64.b64encode(base64.b64decode(SENT)[:90]).decode(), "broken or truncated image"),
+    "SVG": ("data:image/svg+xml;base64,PHN2Zy8+", "not an image in one of the formats"),
+    "a number": (7, "must be a string"),
+}
+
+
+async def test_a_bad_image_is_refused_with_its_place(tmp_path: Path) -> None:
+    """In the caller's words for the field, with the index of the input, and with no value of the request."""
+    wrong = []
+    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
+        for name, (image, reason) in BAD.items():
+            jina = await ask("/dialects/jina/v1/embeddings", model="clip", input=["a fox", {"image": image}])
+            said = str(jina.json["detail"])
+            if jina.status != 422 or reason not in said or "input[1]" not in said or "example.com" in said:
+                wrong.append((name, jina.status, said))
+            if isinstance(image, str):
+                cohere = await ask("/dialects/cohere/v2/embed", model="clip", images=[URI, image])
+                said = cohere.json["message"]
+                if cohere.status != 400 or reason not in said or "images[1]" not in said:
+                    wrong.append((name, cohere.status, said))
+        both = await ask("/dialects/jina/v1/embeddings", model="clip", input=[{"text": "a", "image": URI}])
+        assert "an image and a text; this model embeds each of them alone" in both.json["detail"]
     assert not wrong, wrong

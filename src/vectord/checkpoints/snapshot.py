@@ -26,6 +26,8 @@ DOWNLOADED = (
     "added_tokens.json",
     "vocab.txt",
     "chat_template.jinja",
+    "preprocessor_config.json",  # of images; or, from transformers 5 on, the next
+    "processor_config.json",
     "sentence_*_config.json",
     "config_sentence_transformers.json",
     "adapter_config.json",  # `*/`: of jina-embeddings-v5's folders

@@ -16,12 +16,14 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Names, Rend
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import Medium, Switch, agreed, check_count, refuse_none
+from vectord.products.common.media import joined_parts, read_image
 from vectord.products.common.models import check_one_model
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     InputKind,
+    Media,
     ModelInfo,
     ModelList,
     MultiRequest,
@@ -64,19 +66,27 @@ def render_error(error: VectordError) -> Rendered:
 
 class Part(msgspec.Struct, rename="camel"):
     text: str | None = None
-    inline_data: Medium = None
+    inline_data: Annotated[Any, about("an image: `mimeType`, and base64 `data`")] = None
     file_data: Medium = None
     underscored_inline_data: Medium = msgspec.field(name="inline_data", default=None)
     underscored_file_data: Medium = msgspec.field(name="file_data", default=None)
 
-    @property
-    def is_text(self) -> bool:
-        media = (self.inline_data, self.file_data, self.underscored_inline_data, self.underscored_file_data)
-        return self.text is not None and not any(media)
+    def read(self) -> str | Media:
+        """The text or the image. Raises InvalidField for both, neither, or another file."""
+        image = self.inline_data or self.underscored_inline_data
+        if self.file_data or self.underscored_file_data or (self.text is None) == (not image):
+            template = "{field} must hold texts or `inlineData` alone: no file is fetched."
+            raise InvalidField(template, field="parts")
+        if self.text is not None:
+            return self.text
+        kind = image.get("mimeType", image.get("mime_type")) if isinstance(image, dict) else None
+        if not isinstance(kind, str) or not kind.startswith("image/"):
+            raise InvalidField("{field}: the `mimeType` of `inlineData` must be an image's.", field="parts")
+        return read_image(image.get("data"), "parts")
 
 
 class Content(msgspec.Struct):
-    """`parts`: texts, which are joined by newlines into one input."""
+    """`parts`: texts, which are joined by newlines into one input, or an image."""
 
     parts: list[Part]
     role: Annotated[Any, no_effect("an input is no message")] = None
@@ -202,10 +212,10 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     parts = body.content.parts
     if not parts:
         raise EmptyInput("{field} must hold a text.", field="parts")
-    if not all(part.is_text for part in parts):
-        raise InvalidField("{field} must hold texts alone: this model embeds texts only.", field="parts")
+    read = [*([options.title] if options.title else []), *(part.read() for part in parts)]
+    texts = [part for part in read if isinstance(part, str)]
     return EmbedRequest(
-        inputs=["\n".join(filter(None, (options.title, *(part.text for part in parts))))],
+        inputs=["\n".join(filter(None, texts)) if len(texts) == len(read) else joined_parts(read)],
         model=model or None,
         text=TextOptions(truncate=options.auto_truncate, truncate_by_default=True, kind=kind),
         dimensions=agreed(

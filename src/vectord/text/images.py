@@ -48,18 +48,20 @@ class ImageEncoder(Encoder):
         indexes = range(len(request.inputs)) if part is None else part
         count = len(indexes)
         features = np.zeros((count, processor.rows, processor.row_width), np.uint8)
-        digests = []
+        digests, lengths = [], []
         for rows, index in zip(features, indexes, strict=True):
             media = request.inputs[index]
             assert isinstance(media, Media), "a text is read by the network of texts"
+            image = decoded(media, index)
+            rows[processor.class_token :] = patches_of(resized(image, processor), processor.patch)
             digests.append(blake2b(media.data, digest_size=16).digest())
-            rows[processor.class_token :] = patches_of(resized(decoded(media, index), processor), processor.patch)
+            lengths.append(TextLength(processor.rows, processor.rows, pixels=image.width * image.height))
         return Texts(
             ids=np.tile(self._ids, count),
             cu_seqlens=cu_seqlens_of([processor.rows] * count),
             features=features.reshape(-1, processor.row_width),
             digests=digests,
-            lengths=[TextLength(processor.rows, processor.rows)] * count,
+            lengths=lengths,
             indexes=indexes,
         )
 

@@ -87,6 +87,7 @@ class PlainTokenizer:
         self._cost_left = COST_BEFORE_LOAD  # threads may lose a subtraction, which only delays the load
         self._prefix, self._suffix = (np.array(ends, np.int32) for ends in (self.frame.prefix, self.frame.suffix))
         self._skipped_id = spec.skipped_id
+        self._reads_images = spec.images is not None
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 
     def read_specials_as_text(self) -> None:
@@ -187,7 +188,12 @@ class PlainTokenizer:
         if isinstance(value, str):
             return value, False
         if isinstance(value, Media) or any(isinstance(piece, Media) for piece in value):
-            raise InvalidField("{field} is or has an image, which this model does not read.", index=index)
+            template = (
+                "{field} has an image and a text; this model embeds each of them alone."
+                if self._reads_images and not isinstance(value, Media)
+                else "{field} is or has an image; this model embeds texts only."
+            )
+            raise InvalidField(template, index=index)
         if any(isinstance(piece, str) for piece in value):
             return self._joined(cast("Sequence[int | str]", value), limit, index), False
         value = cast("Sequence[int]", value)

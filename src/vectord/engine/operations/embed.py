@@ -23,7 +23,7 @@ from vectord.engine.operations import postprocess
 from vectord.engine.operations.multivectors import MultiVectors, check_multivectors, converted, pool
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
-from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError
+from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError, installing
 from vectord.schema import (
     COLBERT_ROWS,
     AnswerKind,
@@ -196,8 +196,8 @@ async def _with_images(
 ) -> ModelVectors:
     """The dense vectors of inputs of which those at `images` are images: each network reads its own."""
     if served.images is None:
-        template = "The model {model} reads images with Pillow, which is missing here: pip install 'vectord[images]'"
-        raise ModelCannot(template, field="inputs", index=images[0], model=served.name)
+        template = "The model {model} reads images with Pillow, which is missing here: {command}"
+        raise ModelCannot(template, field="inputs", index=images[0], model=served.name, command=installing("images"))
 
     async def read(reader: ServedModel, places: Sequence[int]) -> ModelVectors:
         part = replace(request, inputs=[request.inputs[i] for i in places])

@@ -16,7 +16,8 @@ from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import about, no_effect, refused
-from vectord.products.common.inputs import Force, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task
+from vectord.products.common.inputs import Force, Image, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task
+from vectord.products.common.media import joined_parts, read_image
 from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
 from vectord.products.common.vectors import (
     EmbeddingType,
@@ -31,6 +32,8 @@ from vectord.schema import (
     DecodeResult,
     EmbedRequest,
     EmbedResult,
+    Input,
+    Media,
     RerankRequest,
     RerankResult,
     TextLength,
@@ -56,6 +59,7 @@ class BilledUnits(msgspec.Struct):
     """Embedding bills tokens, reranking one search."""
 
     input_tokens: int | UnsetType = UNSET
+    images: int | UnsetType = UNSET
     search_units: int | UnsetType = UNSET
 
 
@@ -75,8 +79,9 @@ class Meta(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    type: Annotated[str, about('"text"; this server embeds no images')]
+    type: Annotated[str, about('"text" or "image_url"')]
     text: str | None = None
+    image_url: Image = None
 
 
 class EmbedInput(msgspec.Struct):
@@ -84,13 +89,14 @@ class EmbedInput(msgspec.Struct):
 
 
 class EmbedBody(msgspec.Struct):
-    """Requires `texts` or `inputs`, not both."""
+    """Requires one of `texts`, `images` and `inputs`."""
 
     texts: list[str] | None = None
     inputs: Annotated[
-        list[EmbedInput] | None, about("the text parts of each are one text, with one line for each part")
+        list[EmbedInput] | None,
+        about("the text parts of each are one text, with one line for each part"),
     ] = None
-    images: Annotated[Any, refused("this model embeds texts only", [])] = None
+    images: Annotated[list[str] | None, about("data URIs")] = None
     model: str | None = None
     input_type: Annotated[
         str | None, about('"search_query", "search_document", "classification" or "clustering"; "image" has no effect')
@@ -157,7 +163,7 @@ def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
 
 def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) -> Call:
     """types: none for v1's list of floats without a type."""
-    texts, field = _texts(body)
+    inputs, field = _inputs(body)
     kind = kind_of_task(body.input_type)
     if kind is None and body.input_type not in PLAIN_TYPES:
         template = (
@@ -165,7 +171,7 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
         )
         raise InvalidField(template, field="input_type")
     request = EmbedRequest(
-        inputs=texts,
+        inputs=inputs,
         model=body.model or None,
         text=TextOptions(
             truncate=None if body.truncate is None else body.truncate != "NONE",
@@ -179,23 +185,30 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
         precisions=precisions_of(types or ("float",)),
     )
 
+    count = sum(isinstance(one, Media) for one in inputs)
+    images = {"images": count} if count else {}
+
     def render(result: EmbedResult) -> Rendered:
         rows, usage = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}, result.usage
         return json_answer(
             id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
             response_type="embeddings_by_type" if types else "embeddings_floats",
             embeddings=rows if types else rows["float"],
-            texts=texts,
-            meta=_meta(version, usage, _truncated(field, usage.lengths), input_tokens=usage.tokens),
+            texts=[one for one in inputs if isinstance(one, str)],
+            meta=_meta(version, usage, _truncated(field, usage.lengths), input_tokens=usage.tokens, **images),
         )
 
     return Call(request, render, {"inputs": field})
 
 
-def _texts(body: EmbedBody) -> tuple[Sequence[str], str]:
-    """The texts to embed, and their field in the body."""
+def _inputs(body: EmbedBody) -> tuple[Sequence[Input], str]:
+    """The inputs to embed, and their field in the body."""
     if body.texts is not None and body.inputs is not None:
         raise InvalidField("Give either `texts` or `inputs`, not both.", field="inputs")
+    if body.images and (body.texts is not None or body.inputs is not None):
+        raise InvalidField("Give either `images` or other inputs, not both.", field="images")
+    if body.images:
+        return [read_image(image, "images", index) for index, image in enumerate(body.images)], "images"
     if body.texts is not None:
         return body.texts, "texts"
     if body.inputs is not None:
@@ -203,17 +216,21 @@ def _texts(body: EmbedBody) -> tuple[Sequence[str], str]:
     raise EmptyInput("`texts` or `inputs` is required.", field="texts")
 
 
-def _joined_parts(item: EmbedInput, index: int) -> str:
+def _joined_parts(item: EmbedInput, index: int) -> Input:
     if not item.content:
         raise EmptyInput("`inputs[{index}].content` cannot be empty.", field="inputs", index=index)
     for part in item.content:
-        if part.type != "text":
-            template = "`inputs[{index}].content` may contain parts of type 'text' only: this server embeds no images."
+        if part.type not in ("text", "image_url"):
+            template = "`inputs[{index}].content` may contain parts of type 'text' and 'image_url' only."
             raise InvalidField(template, field="inputs", index=index)
-        if part.text is None:
+        if part.type == "text" and part.text is None:
             template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
             raise InvalidField(template, field="inputs", index=index)
-    return "\n".join(part.text or "" for part in item.content)
+    if all(part.type == "text" for part in item.content):
+        return "\n".join(part.text or "" for part in item.content)
+    return joined_parts(
+        [(part.text or "") if part.type == "text" else read_image(part.image_url, index=index) for part in item.content]
+    )
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------

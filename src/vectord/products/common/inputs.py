@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 from msgspec import inspect
@@ -11,14 +11,17 @@ from msgspec.structs import replace
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import about, described, no_effect, refused
-from vectord.schema import ChunkOptions, Input, InputKind, Side, Span, TextOptions
+from vectord.products.common.media import joined_parts, read_image
+from vectord.schema import ChunkOptions, Input, InputKind, Media, Side, Span, TextOptions
 
 T = TypeVar("T")
 
 # --- inputs ---------------------------------------------------------------------------------------------------
 
 
-Medium = Annotated[Any, about("refused: this model embeds texts only")]
+Medium = Annotated[Any, about("refused: no such files are read")]
+Image = Annotated[Any, about("an image: a data URI or base64")]
+IMAGE_TYPES = (None, "image", "image_url", "input_image", "image_base64")
 
 
 class TextItem(msgspec.Struct):
@@ -34,22 +37,58 @@ class TextItem(msgspec.Struct):
     url: Medium = None
     bytes: Medium = None
     image_url: Medium = None
+    image_base64: Medium = None
     audio: Medium = None
     video: Medium = None
     pdf: Medium = None
 
     def read(self, field: str, index: int | None = None) -> str:
         """The text. Raises InvalidField if there is none, or another medium."""
-        media = (self.image, self.url, self.bytes, self.image_url, self.audio, self.video, self.pdf)
+        media = (*self._images, self.audio, self.video, self.pdf)
         others = self.type not in (None, "text", "input_text") or any(medium is not None for medium in media)
         if self.text is None or others:
             template = "{field} must be a text, or an object with a `text` alone: this model embeds texts only."
             raise InvalidField(template, field=field, index=index)
         return self.text
 
+    @property
+    def _images(self) -> tuple[Any, ...]:
+        return (self.image, self.url, self.bytes, self.image_url, self.image_base64)
+
+
+class InputItem(TextItem):
+    """A text or an image to embed, in an object. Other files are refused; other keys are ignored."""
+
+    image: Image = None
+    url: Image = None
+    bytes: Image = None
+    image_url: Image = None
+    image_base64: Image = None
+
+    def read_input(self, field: str, index: int | None = None) -> Input:
+        """The text or the image, or both as parts of one input. Raises InvalidField as `read` and `read_image`."""
+        images = [value for value in self._images if value is not None]
+        others = any(medium is not None for medium in (self.audio, self.video, self.pdf))
+        if not images or others or self.type not in IMAGE_TYPES:
+            return self.read(field, index)
+        parts: list[str | Media] = [read_image(image, field, index) for image in images]
+        return joined_parts(parts if self.text is None else [self.text, *parts])
+
+
+def read_parts(content: Sequence[InputItem], index: int) -> Input:
+    """The parts of one input: texts are joined by newlines, unless there is an image. Raises InvalidField."""
+    if not content:
+        raise EmptyInput("{field} cannot be empty", field="inputs", index=index)
+    parts: list[str | Media] = []
+    for item in content:
+        read = item.read_input("inputs", index)
+        parts += [read] if isinstance(read, str | Media) else cast("Sequence[str | Media]", read)
+    texts = [part for part in parts if isinstance(part, str)]
+    return "\n".join(texts) if len(texts) == len(parts) else joined_parts(parts)
+
 
 TextsOrIds: TypeAlias = str | list[str | TokenId | list[TokenId]]
-TextsIdsOrItems: TypeAlias = str | list[str | TokenId | list[TokenId] | TextItem]
+TextsIdsOrItems: TypeAlias = str | list[str | TokenId | list[TokenId] | InputItem]
 
 
 @overload
@@ -57,10 +96,10 @@ def read_inputs(value: Sequence[int | list[int]], field: str = ...) -> Sequence[
 
 
 @overload
-def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: str = ...) -> Sequence[Input]: ...
+def read_inputs(value: str | Sequence[str | int | list[int] | InputItem], field: str = ...) -> Sequence[Input]: ...
 
 
-def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: str = "inputs") -> Sequence[Input]:
+def read_inputs(value: str | Sequence[str | int | list[int] | InputItem], field: str = "inputs") -> Sequence[Input]:
     """The inputs of OpenAI's and TEI's grammar: a text, a list of token ids, or a list of texts and lists of ids.
 
     A string is one input, and so is a flat list of integers. Raises EmptyInput for an empty list, also inside the list,
@@ -75,17 +114,17 @@ def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: 
             if not isinstance(item, int):
                 raise _mixed(index, field)
         return (value,)  # type: ignore[return-value]
-    if len(value) > 1 and any(isinstance(item, TextItem) and item.type is not None for item in value):
+    if len(value) > 1 and any(isinstance(item, InputItem) and item.type is not None for item in value):
         template = "{field}: parts with a `type` are one input in some APIs and several in others; give strings."
         raise InvalidField(template, field=field)
     return [_input(item, index, field) for index, item in enumerate(value)]
 
 
-def _input(item: str | int | list[int] | TextItem, index: int, field: str) -> Input:
+def _input(item: str | int | list[int] | InputItem, index: int, field: str) -> Input:
     if isinstance(item, str):
         return item
-    if isinstance(item, TextItem):
-        return item.read(field, index)
+    if isinstance(item, InputItem):
+        return item.read_input(field, index)
     if isinstance(item, int):
         raise _mixed(index, field)
     if not item:

@@ -19,6 +19,7 @@ from vectord.errors import (
     NoSuchRoute,
     Unauthorized,
     VectordError,
+    WrongType,
 )
 from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
@@ -38,6 +39,7 @@ from vectord.products.common.inputs import (
     refuse_none,
     with_nvidia_keys,
 )
+from vectord.products.common.media import read_image
 from vectord.products.common.models import (
     ListedModels,
     named_models,
@@ -53,6 +55,7 @@ from vectord.schema import (
     ClassifyResult,
     EmbedRequest,
     EmbedResult,
+    Input,
     RerankRequest,
     RerankResult,
     TextOptions,
@@ -101,14 +104,20 @@ def _answer(kind: str, key: str, items: Sequence[Any], result: EmbedResult | Rer
 class EmbeddingsBody(msgspec.Struct):
     """Vectors shortened by `dimensions` are normalized again; infinity leaves this to the client."""
 
-    input: Text | list[Text | TokenId | list[TokenId]]
+    input: Annotated[
+        str | list[str | TokenId | list[TokenId]],
+        about("texts have at most 122,880 characters; white space at both ends is removed"),
+    ]
     model: Model = None
     encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     user: User = None
     dimensions: Width = None
     output_dimension: Annotated[Count | None, about("LiteLLM's name of `dimensions`")] = None
     force_dimensions: Force = None
-    modality: Annotated[str | None, about('"text"; images and audio are not served')] = None
+    modality: Annotated[
+        str | None,
+        about('"text", or "image" with a data URI in each input'),
+    ] = None
     truncate: Truncate = None
     input_type: Use = None
 
@@ -135,14 +144,13 @@ class Embeddings(BaseAnswer):
     names={"inputs": "input"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    if body.modality in ("image", "audio"):
-        template = "The modality {modality} is not served; {field} must be 'text'."
-        raise ModelCannot(template, field="modality", modality=body.modality)
-    if body.modality not in (None, "text"):
-        raise InvalidField("{field} must be 'text'.", field="modality")
+    if body.modality == "audio":
+        raise ModelCannot("The modality audio is not served; {field} must be 'text' or 'image'.", field="modality")
+    if body.modality not in (None, "text", "image"):
+        raise InvalidField("{field} must be 'text' or 'image'.", field="modality")
     model = _model(body.model, incoming)
     request = EmbedRequest(
-        inputs=[one.strip() if isinstance(one, str) else one for one in read_inputs(body.input)],
+        inputs=_images(body.input) if body.modality == "image" else _texts(body.input),
         model=model,
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
         text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
@@ -157,6 +165,20 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         return _answer("list", "data", embedding_items(vectors, encoding), result)
 
     return Call(request, render, names)
+
+
+def _texts(given: str | list[str | int | list[int]]) -> Sequence[Input]:
+    inputs = read_inputs(given)
+    for index, one in enumerate(inputs):
+        if isinstance(one, str) and len(one) > MAX_TEXT_CHARS:
+            template = "{field} must have a length of at most {limit}."
+            place = index if isinstance(given, list) else None
+            raise WrongType(template, field="inputs", index=place, limit=MAX_TEXT_CHARS, given=len(one))
+    return [one.strip() if isinstance(one, str) else one for one in inputs]
+
+
+def _images(given: str | list[str | int | list[int]]) -> Sequence[Input]:
+    return [read_image(one, index=index) for index, one in enumerate([given] if isinstance(given, str) else given)]
 
 
 # --- scores ---------------------------------------------------------------------------------------------------

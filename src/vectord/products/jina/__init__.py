@@ -14,11 +14,11 @@ from vectord.products.common.errors import FASTAPI, render_message
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
+    InputItem,
     Normalize,
     OnSwitch,
     Prompt,
     Switch,
-    TextItem,
     TextsIdsOrItems,
     TopN,
     Truncate,
@@ -32,6 +32,7 @@ from vectord.products.common.inputs import (
     read_truncate,
     refuse_none,
 )
+from vectord.products.common.media import is_image_uri, read_image
 from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,
@@ -82,7 +83,7 @@ Types = Annotated[
 
 
 class MultiVectorBody(msgspec.Struct):
-    input: TextsIdsOrItems | TextItem
+    input: TextsIdsOrItems | InputItem
     model: str | None = None
     embedding_type: Types = None
     encoding_type: Annotated[EmbeddingTypes | None, about("LlamaIndex's name of `embedding_type`")] = None
@@ -267,7 +268,11 @@ def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
 
 
 def _inputs(body: MultiVectorBody) -> Sequence[Input]:
-    return read_inputs([body.input] if isinstance(body.input, TextItem) else body.input)
+    inputs = read_inputs([body.input] if isinstance(body.input, InputItem) else body.input)
+    return [
+        read_image(one, index=index) if isinstance(one, str) and is_image_uri(one) else one
+        for index, one in enumerate(inputs)
+    ]
 
 
 def _types(body: MultiVectorBody) -> EmbeddingTypes:

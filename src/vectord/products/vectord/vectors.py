@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from vectord.errors import InvalidField
+from vectord.products.common.body import TokenId
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
-from vectord.products.common.inputs import TextsOrIds, read_chunks, read_fingerprint, read_inputs
+from vectord.products.common.fields import about
+from vectord.products.common.inputs import read_chunks, read_fingerprint, read_inputs
+from vectord.products.common.media import read_image
 from vectord.products.common.vectors import Encoding, Vector, encoded_rows
 from vectord.products.vectord.fields import (
     ChunkFields,
@@ -30,6 +33,7 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
+    Input,
     MultiVectorOptions,
     Precision,
     VectorKind,
@@ -38,10 +42,17 @@ from vectord.schema import (
 ROUTES = Routes()
 
 
+class ImageItem(msgspec.Struct, forbid_unknown_fields=True):
+    image: Annotated[str, about("a data URI, or base64")]
+
+
 class EmbedBody(VectorFields, kw_only=True):
     """`dimensions`, `normalize` and `precisions` apply to dense vectors; `encoding` applies to all but sparse ones."""
 
-    inputs: TextsOrIds
+    inputs: Annotated[
+        str | list[str | TokenId | list[TokenId] | ImageItem] | ImageItem,
+        about("texts, token ids, or objects with an `image`"),
+    ]
     outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
     colbert: MultiVectorOptions | None = None
@@ -94,7 +105,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     if body.normalize is False and "dense" not in outputs:
         raise InvalidField("{field} applies to dense vectors only.", field="normalize")
     request = EmbedRequest(
-        inputs=read_inputs(body.inputs),
+        inputs=_inputs(body.inputs),
         model=body.model or None,
         text=prompted_options(body),
         outputs=outputs,
@@ -107,6 +118,17 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         partial=body.partial_results is True,
     )
     return Call(request, partial(render_embed, precisions, body.encoding or "float"))
+
+
+def _inputs(given: str | list[str | int | list[int] | ImageItem] | ImageItem) -> Sequence[Input]:
+    if isinstance(given, ImageItem):
+        given = [given]
+    if isinstance(given, str) or not any(isinstance(one, ImageItem) for one in given):
+        return read_inputs(cast("str | list[str | int | list[int]]", given))
+    return [
+        read_image(one.image, index=index) if isinstance(one, ImageItem) else read_inputs([one])[0]
+        for index, one in enumerate(given)
+    ]
 
 
 def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: EmbedResult) -> Rendered:

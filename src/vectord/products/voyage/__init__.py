@@ -15,6 +15,8 @@ from vectord.products.common.errors import STATUSES, Statuses, render_message
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
+    InputItem,
+    Medium,
     OnSwitch,
     Switch,
     TopN,
@@ -25,6 +27,7 @@ from vectord.products.common.inputs import (
     read_chunks,
     read_inputs,
     read_kind,
+    read_parts,
     refuse_none,
     with_nvidia_keys,
 )
@@ -49,6 +52,7 @@ from vectord.schema import (
     RerankResult,
     Span,
     TextOptions,
+    Usage,
 )
 
 ROUTES = Routes({"truncate_side": "truncate"})
@@ -119,6 +123,63 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 
 def render_embeddings(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
     return _list(result, embedding_items(result.dense[dtype], encoding))
+
+
+# --- texts and images ---------------------------------------------------------------------------------------
+
+
+class Part(InputItem):
+    video_url: Medium = None
+    video_base64: Medium = None
+
+
+class MultimodalInput(msgspec.Struct):
+    content: list[Part]
+
+
+class MultimodalBody(VectorFields, kw_only=True):
+    inputs: list[MultimodalInput]
+    truncation: OnSwitch = None
+
+
+class MultimodalUsage(VoyageUsage, kw_only=True):
+    text_tokens: int
+    image_pixels: int
+    video_pixels: Literal[0]
+
+
+class MultimodalEmbeddings(msgspec.Struct):
+    object: Literal["list"]
+    model: str
+    usage: MultimodalUsage
+    data: list[EmbeddingItem]
+
+
+@ROUTES.post(
+    "/v1/multimodalembeddings",
+    "/multimodalembeddings",
+    answer=MultimodalEmbeddings,
+    summary="Embed texts and images",
+    example={"model": EXAMPLE_MODEL, "inputs": [{"content": [{"type": "text", "text": "a happy person"}]}]},
+    names={"dimensions": "output_dimension"},
+)
+def parse_multimodal(body: MultimodalBody, incoming: Incoming) -> Call:
+    for index, item in enumerate(body.inputs):
+        if any(part.video_url is not None or part.video_base64 is not None for part in item.content):
+            raise InvalidField("{field} has a video; this model embeds none.", field="inputs", index=index)
+    inputs = [read_parts(item.content, index) for index, item in enumerate(body.inputs)]
+    text = TextOptions(truncate=body.truncation, truncate_by_default=True, kind=read_kind(body.input_type))
+    return _embed(body, inputs, text, render_multimodal)
+
+
+def render_multimodal(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
+    lengths = result.usage.lengths
+    usage = _usage(result.usage) | {
+        "text_tokens": sum(length.kept for length in lengths if not length.pixels),
+        "image_pixels": sum(length.pixels for length in lengths),
+        "video_pixels": 0,
+    }
+    return list_answer(result, embedding_items(result.dense[dtype], encoding), usage=usage)
 
 
 # --- contextualized chunks ------------------------------------------------------------------------------------
@@ -320,9 +381,13 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 
 def _list(result: EmbedResult | DocumentsResult | RerankResult, data: Sequence[dict[str, Any]]) -> Rendered:
-    usage = token_usage(result.usage)
-    del usage["prompt_tokens"]  # Voyage has the total only
-    return list_answer(result, data, usage=usage)
+    return list_answer(result, data, usage=_usage(result.usage))
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    shown = token_usage(usage)
+    del shown["prompt_tokens"]  # Voyage has the total only
+    return shown
 
 
 DIALECT = Dialect(name="voyage", title="Voyage", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))

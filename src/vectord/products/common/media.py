@@ -1,0 +1,49 @@
+"""Images in the forms of all products: a string, or an object that holds one. Raises errors with canonical field names.
+
+    "data:image/png;base64,..."   everywhere, also as a plain input of Jina's and infinity's clients
+    "iVBORw0KGgo..."              base64 alone, in a key for images
+    {"url": "data:..."}           the `image_url` of OpenAI, vLLM and Cohere; Voyage's is the string itself
+
+A URL is refused: this server fetches nothing.
+"""
+
+import re
+from binascii import Error, a2b_base64
+
+from vectord.errors import InvalidField
+from vectord.schema import Input, Media
+
+_DATA_URI = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE)
+_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}:", re.IGNORECASE)
+
+
+def is_image_uri(text: str) -> bool:
+    """Whether a plain string is an image as a data URI, and not a text that begins with one."""
+    return text[:11].lower() == "data:image/" and _DATA_URI.match(text) is not None and " " not in text
+
+
+def read_image(value: object, field: str = "inputs", index: int | None = None) -> Media:
+    """The image in a string or object of a body, not decoded. Raises InvalidField."""
+    if isinstance(value, dict):
+        value = value.get("url")
+    if not isinstance(value, str):
+        template = "{field}: an image must be a string: a data URI, or base64."
+        raise InvalidField(template, field=field, index=index)
+    found = _DATA_URI.match(value)
+    if found is None and _URL.match(value):
+        template = "{field} has a URL, and this server fetches none; send the image as a data URI with base64."
+        raise InvalidField(template, field=field, index=index)
+    kind = "" if found is None else (found["type"] or "")
+    if kind and not kind.lower().startswith("image/"):
+        template = "{field} has a file of another kind than an image; this model embeds texts and images only."
+        raise InvalidField(template, field=field, index=index)
+    try:
+        return Media(a2b_base64(value[found.end() :] if found else value, strict_mode=True), kind)
+    except (Error, ValueError):  # ValueError: not ASCII
+        template = "{field}: the image is not valid base64."
+        raise InvalidField(template, field=field, index=index) from None
+
+
+def joined_parts(parts: list[str | Media]) -> Input:
+    """Parts of one input; a single part is the input itself."""
+    return parts[0] if len(parts) == 1 else parts
