@@ -22,10 +22,10 @@ SIDE, PATCH = 32, 8  # pixels of an image, and of a patch: 16 patches
 TEXTS = ["the quick brown fox", "a lazy dog near water", "birds"]
 
 
-def write_towers(folder: Path, family: str, **settings: Any) -> Path:
+def write_towers(folder: Path, family: str, **facts: Any) -> Path:
     """A model of transformers' class {family}Model, Clip or Siglip, with a tokenizer and the images' processor.
 
-    settings: entries of preprocessor_config.json to change.
+    facts: entries of both sections of config.json to change.
     """
     import transformers
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -35,15 +35,15 @@ def write_towers(folder: Path, family: str, **settings: Any) -> Path:
     texts = {**LAYERS, "hidden_size": 32, "vocab_size": tokens, "max_position_embeddings": 20, "eos_token_id": 3}
     images = {**LAYERS, "hidden_size": 40 if family == "CLIP" else 32, "image_size": SIDE, "patch_size": PATCH}
     config = getattr(transformers, f"{family}Config")(
-        text_config={**texts, "pad_token_id": 0},
-        vision_config=images,
+        text_config={**texts, "pad_token_id": 0, **facts},
+        vision_config={**images, **facts},
         **({"projection_dim": 24} if family == "CLIP" else {}),
     )
     randomize(getattr(transformers, f"{family}Model")(config), size=0.2, norm=1.0).save_pretrained(folder)
     processor: Any = (
-        CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}, **settings)
+        CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
         if family == "CLIP"
-        else SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=2, **settings)
+        else SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=2)
     )
     processor.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -112,6 +112,24 @@ def test_an_end_token_inside_a_text_ends_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], want, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["CLIP", "Siglip"])
+def test_each_setting_of_both_sections(family: str, tmp_path: Path) -> None:
+    """Other layers, heads, sizes, activations and norms, at once."""
+    facts = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20}
+    folder = write_towers(tmp_path, family, **facts, hidden_act="gelu", layer_norm_eps=0.01)
+    spec, shown = spec_of(folder), images()
+    assert spec.images is not None and spec.images.processor is not None
+    rows = ImageEncoder(spec.images.processor).read(
+        ReadRequest(inputs=[*map(media_of, shown)], options=TextOptions(), truncate=True)
+    )
+    texts = TextEncoder(spec).read(ReadRequest(inputs=TEXTS, options=TextOptions(), truncate=True))
+    pairs = ((spec, texts), (spec.images, rows))
+    for (own, inputs), want in zip(pairs, reference_vectors(folder, family, TEXTS, shown), strict=True):
+        batch = Tower(own, inputs, want).batch()
+        found = Network(own, open_checkpoint(own.weights), NumpyOps())(pack(batch.texts), DENSE)["dense"]
+        np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 def test_the_facts_of_both_networks(towers: dict[str, Tower]) -> None:
     """The limit of texts is that of the network, and both make vectors of one width."""
     texts, shown = towers["texts"].spec, towers["images"].spec
