@@ -72,6 +72,7 @@ async def test_each_request_with_an_image_is_refused_by_name(folder: Path) -> No
 
 
 SENT = base64.b64encode(media_of(image_of(40, 50)).data).decode()
+URL_SAFE = SENT.translate(str.maketrans("+/", "-_"))
 URI = f"data:image/png;base64,{SENT}"
 OBJECT = {"type": "image_url", "image_url": {"url": URI}}
 # Path, body, and the way to the vector of the second input, which is the image.
@@ -83,6 +84,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
     "Jina, url": ("jina/v1/embeddings", {"input": ["a fox", {"url": URI}]}, "data.1.embedding"),
     "Jina, bytes": ("jina/v1/embeddings", {"input": ["a fox", {"bytes": SENT}]}, "data.1.embedding"),
     "Jina, strings": ("jina/v1/embeddings", {"input": ["a fox", URI]}, "data.1.embedding"),
+    "OpenAI, strings": ("openai/v1/embeddings", {"input": ["a fox", URI]}, "data.1.embedding"),
     "OpenAI, an object": ("openai/v1/embeddings", {"input": ["a fox", {"image": URI}]}, "data.1.embedding"),
     "SGLang's item": ("openai/v1/embeddings", {"input": ["a", {"text": None, "image": SENT}]}, "data.1.embedding"),
     "Cohere 2, images": (
@@ -105,6 +107,16 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "voyage/v1/multimodalembeddings",
         {"inputs": [{"content": [{"type": "image_base64", "image_base64": URI}]}] * 2},
         "data.1.embedding",
+    ),
+    "Google's SDK, URL-safe": (
+        "google/v1beta/models/clip:batchEmbedContents",
+        {
+            "requests": [
+                {"content": {"parts": [{"text": "a fox"}]}},
+                {"content": {"parts": [{"inlineData": {"mimeType": "image/png", "data": URL_SAFE}}]}},
+            ]
+        },
+        "embeddings.1.values",
     ),
     "Google": (
         "google/v1beta/models/clip:batchEmbedContents",

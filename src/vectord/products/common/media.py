@@ -1,6 +1,6 @@
 """Images in the forms of all products: a string, or an object that holds one. Raises errors with canonical field names.
 
-    "data:image/png;base64,..."   everywhere, also as a plain input of Jina's and infinity's clients
+    "data:image/png;base64,..."   everywhere; a plain input of Jina's, OpenAI's and infinity's clients
     "iVBORw0KGgo..."              base64 alone, in a key for images
     {"url": "data:..."}           the `image_url` of OpenAI, vLLM and Cohere; Voyage's is the string itself
 
@@ -9,17 +9,15 @@ A URL is refused: this server fetches nothing.
 
 import re
 from binascii import Error, a2b_base64
+from collections.abc import Sequence
+from contextlib import suppress
 
 from vectord.errors import InvalidField
 from vectord.schema import Input, Media
 
 _DATA_URI = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE)
+_PLAIN = str.maketrans("-_", "+/", " \t\r\n")  # the URL-safe alphabet of Google's SDK, and lines
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}:", re.IGNORECASE)
-
-
-def is_image_uri(text: str) -> bool:
-    """Whether a plain string is an image as a data URI, and not a text that begins with one."""
-    return text[:11].lower() == "data:image/" and _DATA_URI.match(text) is not None and " " not in text
 
 
 def read_image(value: object, field: str = "inputs", index: int | None = None) -> Media:
@@ -37,11 +35,24 @@ def read_image(value: object, field: str = "inputs", index: int | None = None) -
     if kind and not kind.lower().startswith("image/"):
         template = "{field} has a file of another kind than an image; this model embeds texts and images only."
         raise InvalidField(template, field=field, index=index)
-    try:
-        return Media(a2b_base64(value[found.end() :] if found else value, strict_mode=True), kind)
-    except (Error, ValueError):  # ValueError: not ASCII
-        template = "{field}: the image is not valid base64."
-        raise InvalidField(template, field=field, index=index) from None
+    content = value[found.end() :] if found else value
+    for form in (content, content.translate(_PLAIN)):
+        with suppress(Error, ValueError):  # ValueError: not ASCII
+            return Media(a2b_base64(form, strict_mode=True), kind)
+    raise InvalidField("{field}: the image is not valid base64.", field=field, index=index)
+
+
+def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
+    """The inputs, with images in place of strings that are one as a data URI. Raises as `read_image`."""
+    return [
+        read_image(one, index=index) if isinstance(one, str) and one[:5].lower() == "data:" and _is_image(one) else one
+        for index, one in enumerate(inputs)
+    ]
+
+
+def _is_image(text: str) -> bool:
+    """Whether a string is an image as a data URI, and not a text that begins with one."""
+    return text[:11].lower() == "data:image/" and _DATA_URI.match(text) is not None and " " not in text
 
 
 def joined_parts(parts: list[str | Media]) -> Input:

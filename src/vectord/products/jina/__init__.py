@@ -32,7 +32,7 @@ from vectord.products.common.inputs import (
     read_truncate,
     refuse_none,
 )
-from vectord.products.common.media import is_image_uri, read_image
+from vectord.products.common.media import with_images
 from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,
@@ -268,11 +268,7 @@ def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
 
 
 def _inputs(body: MultiVectorBody) -> Sequence[Input]:
-    inputs = read_inputs([body.input] if isinstance(body.input, InputItem) else body.input)
-    return [
-        read_image(one, index=index) if isinstance(one, str) and is_image_uri(one) else one
-        for index, one in enumerate(inputs)
-    ]
+    return with_images(read_inputs([body.input] if isinstance(body.input, InputItem) else body.input))
 
 
 def _types(body: MultiVectorBody) -> EmbeddingTypes:

@@ -29,6 +29,7 @@ from vectord.products.common.inputs import (
     read_inputs,
     with_nvidia_keys,
 )
+from vectord.products.common.media import with_images
 from vectord.products.common.models import (
     ListedModels,
     ModelItem,
@@ -164,7 +165,7 @@ def error_object(error: VectordError) -> dict[str, str | None]:
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     encoding = read_encoding(body.encoding_format)
-    inputs = read_inputs(body.input)
+    inputs = with_images(read_inputs(body.input))
     check_characters(inputs, incoming.guards.max_text_chars)
     model = body.model or None
     if named := incoming.path.get("model"):
