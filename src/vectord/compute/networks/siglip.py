@@ -38,11 +38,8 @@ def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> 
     spec, weights = encoder.read_spec(config), weights.under(HEAD)
     width = spec.hidden_size
     query, key, value = (
-        Linear(
-            weights.matrix("attention.in_proj_weight", 3 * width, width, rows=rows),
-            weights.tensor("attention.in_proj_bias", 3 * width, rows=rows),
-        )
-        for rows in (slice(i * width, (i + 1) * width) for i in range(3))
+        Linear(matrix, weights.tensor("attention.in_proj_bias", 3 * width, rows=slice(i * width, (i + 1) * width)))
+        for i, matrix in enumerate(weights.stacked("attention.in_proj_weight", 3 * width, width, count=3))
     )
     out, norm = weights.linear("attention.out_proj", width, width), weights.norm("layernorm", width)
     up, down = (
