@@ -178,6 +178,7 @@ class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     spans: Sequence[Sequence[Span]] | None = None  # the chunks of each document, in order and disjoint
     model: str | None = None
     text: TextOptions = TextOptions()
+    vectors: bool = True  # False: only the spans of the chunks; nothing is computed
     late: bool = False  # the model reads the whole text, and each chunk's vector is pooled from its own tokens
     mean: bool = False  # also return the mean of each document's chunks
     normalize: bool = True

@@ -17,14 +17,15 @@ import zstandard
 
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkJob, RetryLater
+from vectord.bulk.job import BulkJob, RetryLater, TextsRefused
 from vectord.bulk.outputs import format_of_output
 from vectord.bulk.pipeline import PROBE, Pipeline, Summary
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import TextVectors
-from vectord.schema import Sparse
+from vectord.schema import ChunkOptions, Span, Sparse
 
 WIDTH, TOKEN_WIDTH = 4, 3
+CHUNK = ChunkOptions(max_tokens=8)  # of FakeEmbedder: characters
 
 
 def vector_of(text: str) -> np.ndarray:
@@ -33,7 +34,8 @@ def vector_of(text: str) -> np.ndarray:
 
 
 class FakeEmbedder:
-    """An BulkEmbedder. A text that contains "poison" fails alone; the first `later` requests raise RetryLater.
+    """A BulkEmbedder. A text that contains "poison" fails alone, and one with "whole" has no chunks; the first `later`
+    requests raise RetryLater.
 
     before: called with the texts of each request before the response.
     """
@@ -46,6 +48,15 @@ class FakeEmbedder:
 
     async def facts(self) -> ModelFacts:
         return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH)
+
+    async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
+        if any("whole" in text for text in texts):
+            raise TextsRefused("it cannot be split")
+        starts = [range(0, max(1, len(text)), CHUNK.max_tokens) for text in texts]
+        return [
+            [Span(start, min(start + CHUNK.max_tokens, len(text))) for start in own]
+            for text, own in zip(texts, starts, strict=True)
+        ]
 
     async def embed(self, texts: Sequence[str]) -> TextVectors:
         if self.later:

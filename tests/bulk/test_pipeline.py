@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import (
+    CHUNK,
     TOKEN_WIDTH,
     WIDTH,
     FakeEmbedder,
@@ -87,6 +88,83 @@ async def test_a_stopped_job_resumes_after_its_last_part(tmp_path: Path, out: st
     assert summary.resumed_from in range(200, 1500, 200)
     assert again.seen == [row["text"] for row in rows[summary.resumed_from :]]
     check_vectors(read_output(tmp_path / out), [row["text"] for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("name", "out"),
+    [("in.jsonl", "out.jsonl"), ("in.csv", "out.parquet"), ("in.parquet", "out.parquet"), ("in.txt.gz", "out.arrow")],
+    ids=" to ".join,
+)
+async def test_each_chunk_of_a_text_becomes_a_row(tmp_path: Path, name: str, out: str) -> None:
+    """With the other columns, the chunk's text, number and place, and its vectors of every kind."""
+    rows = [{"id": str(i), "text": f"{i} " + "lorem ipsum " * (i % 40)} for i in range(300)]
+    kinds = frozenset({"dense", "sparse", "colbert"})
+    source = write_input(tmp_path / name, rows)
+    summary = await run_job(source, tmp_path / out, chunk=CHUNK, outputs=kinds, part_rows=100)
+    expected = []
+    for row in rows:
+        starts = range(0, len(row["text"]), 8)
+        for number, start in enumerate(starts):
+            text = row["text"][start : start + 8]
+            place = {"chunk_start": start, "chunk_stop": start + len(text)}
+            kept = {} if ".txt" in name else {"id": row["id"]}
+            expected.append({**kept, "text": text, "chunk": number, "chunks": len(starts), **place})
+    found = read_output(tmp_path / out)
+    assert [{key: value for key, value in row.items() if key not in kinds} for row in found] == expected
+    check_vectors(found, [row["text"] for row in expected])
+    assert [len(row["colbert"]) for row in found] == [len(row["text"]) for row in found]
+    assert (summary.rows, summary.chunks, summary.parts) == (300, len(expected), 3)
+
+
+async def test_a_stopped_job_with_chunks_resumes(tmp_path: Path) -> None:
+    """By rows of IN: OUT is the same as without the stop. Chunks of another size are another job."""
+    source = write_input(tmp_path / "in.jsonl", rows_of(900))
+
+    def stop(texts: Sequence[str]) -> None:
+        if "text 700" in texts:
+            pipeline.stop(signal.SIGTERM)
+
+    job = job_of(source, tmp_path / "out.jsonl", part_rows=100, chunk=CHUNK)
+    pipeline = Pipeline(job, find_source(job))
+    with pytest.raises(Stopped):
+        await run_pipeline(pipeline, FakeEmbedder(before=stop))
+    with pytest.raises(ConfigError, match=r"belongs to another job \(chunk "):
+        await run_job(source, tmp_path / "out.jsonl", part_rows=100)
+    summary = await run_job(source, tmp_path / "out.jsonl", part_rows=100, chunk=CHUNK)
+    await run_job(source, tmp_path / "whole.jsonl", chunk=CHUNK)
+    assert summary.resumed_from in range(100, 800, 100)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+async def test_a_text_without_chunks_is_one_row_with_its_reason(tmp_path: Path) -> None:
+    """The other texts of its request have theirs. The summary counts rows."""
+    rows = [
+        {"text": "one two three four"},
+        {"text": "whole"},
+        {"text": None},
+        {"text": "poison and poison"},
+        {"text": ""},
+    ]
+    await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", chunk=CHUNK, on_error="null")
+    found = [
+        (row["text"], row["chunk"], row["chunks"], row.get("error")) for row in read_output(tmp_path / "out.jsonl")
+    ]
+    assert found == [
+        *(("one two ", 0, 3, None), ("three fo", 1, 3, None), ("ur", 2, 3, None)),
+        ("whole", 0, 1, "it cannot be split"),
+        (None, 0, 1, "`text` is null"),
+        *(("poison a", 0, 3, "it is poison"), ("nd poiso", 1, 3, None), ("n", 2, 3, None)),
+        ("", 0, 1, None),
+    ]
+
+
+async def test_a_long_text_is_embedded_in_several_requests(tmp_path: Path) -> None:
+    """Each within the limits of a request."""
+    sizes: list[int] = []
+    source = write_input(tmp_path / "in.jsonl", [{"text": "x" * 8000}])
+    embedder = FakeEmbedder(before=lambda texts: sizes.append(len(texts)))
+    await run_job(source, tmp_path / "out.jsonl", embedder, chunk=CHUNK)
+    assert sizes[1:] == [128] * 7 + [104]
 
 
 async def test_all_kinds_of_vectors_have_their_columns(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.bulk.makers import FakeEmbedder, job_of, rows_of, run_job, vector_of, write_input
+from tests.bulk.makers import CHUNK, FakeEmbedder, job_of, rows_of, run_job, vector_of, write_input
 from tests.ports import free_port
 from tests.real_postgres import postgres_at, programs_in
 
@@ -30,6 +30,7 @@ from vectord.bulk.job import BulkFailed, RetryLater
 from vectord.bulk.pipeline import REQUEST, Pipeline
 from vectord.bulk.postgres import PostgresOutput
 from vectord.errors import ConfigError
+from vectord.schema import ChunkOptions
 
 PROGRAMS = programs_in(Path(__file__).parents[2] / ".venv-clients")
 pytestmark = pytest.mark.skipif(
@@ -161,6 +162,43 @@ async def test_a_repeated_job_from_a_table_embeds_nothing(
         again = FakeEmbedder()
         await run_job(source, embedder=again, **options(server))
         assert len(again.seen) == expected
+
+
+async def test_a_shorter_text_leaves_no_old_chunks(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any]
+) -> None:
+    """The key of a chunk is the row's id and its number. Unchanged rows are not embedded again; of several rows with
+    one id, only the chunks of the last one are kept."""
+    rows = [{"id": i, "text": f"text {i}, " + "lorem ipsum " * 9} for i in range(200)]
+    await run_job(write_input(tmp_path / "in.jsonl", rows), **options(server, chunk=CHUNK))
+    rows[7]["text"], rows[8]["text"] = "short", "a longer text than before: " + "lorem ipsum " * 20
+    source = write_input(tmp_path / "in.jsonl", [*rows, {"id": 9, "text": "long " * 9}, {"id": 9, "text": "last"}])
+    again = FakeEmbedder()
+    summary = await run_job(source, embedder=again, **options(server, chunk=CHUNK))
+    assert summary.resumed_from == 198
+    stored = database.execute("SELECT string_agg(text, '' ORDER BY chunk) FROM docs GROUP BY id ORDER BY id").fetchall()
+    rows[9]["text"] = "last"
+    assert stored == [(row["text"],) for row in rows]
+    wrong = (
+        "SELECT count(*) FROM docs WHERE chunk >= chunks OR dense IS NULL OR chunk_stop - chunk_start <> length(text)"
+    )
+    assert database.execute(wrong).fetchone() == (0,)
+    await run_job(write_input(tmp_path / "in.jsonl", rows), **options(server, chunk=ChunkOptions(max_tokens=9)))
+    with pytest.raises(ConfigError, match="no unique or exclusion constraint"):
+        await run_job(source, **options(server))
+
+
+async def test_a_row_with_a_failed_chunk_is_tried_again(
+    tmp_path: Path, server: str, database: psycopg.Connection[Any]
+) -> None:
+    """With all its chunks; its other chunks are stored."""
+    source = write_input(tmp_path / "in.csv", [{"id": "1", "text": "8 signs poison"}, {"id": "2", "text": "a"}])
+    for _ in range(2):
+        again = FakeEmbedder()
+        await run_job(source, embedder=again, **options(server, chunk=CHUNK, on_error="null"))
+    assert again.seen == ["8 signs ", "poison"]
+    found = database.execute("SELECT id, chunk, error FROM docs ORDER BY id, chunk").fetchall()
+    assert found == [("1", 0, None), ("1", 1, "it is poison"), ("2", 0, None)]
 
 
 async def test_another_column_of_texts_is_embedded_again(
@@ -314,7 +352,7 @@ async def test_columns_of_a_table_have_the_types_of_its_schema(
 def test_an_error_that_stays_is_not_retried(error: psycopg.Error, is_temporary: bool) -> None:
     """Such as a full disk."""
     output = PostgresOutput.__new__(PostgresOutput)
-    vars(output).update(_connection=None, _url="", _password=None, name="", _written=0)
+    vars(output).update(_connection=None, _url="", _secret="", name="", _written=0)
     raising = MagicMock(side_effect=error)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RetryLater if is_temporary else BulkFailed):
         patch.setattr(psycopg, "connect", raising)

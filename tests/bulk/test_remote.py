@@ -14,15 +14,17 @@ from tests.products.results import route_of
 from tests.real_server import running
 
 from vectord import AsyncClient
-from vectord.bulk.embedder import precision_of
-from vectord.bulk.job import BulkFailed, NumberType, RetryLater
+from vectord.bulk.embedder import EngineEmbedder, precision_of
+from vectord.bulk.job import BulkFailed, NumberType, RetryLater, TextsRefused
 from vectord.bulk.remote import RemoteEmbedder, read_reply
 from vectord.bulk.rows import TextVectors
 from vectord.client.requests import HttpReply
+from vectord.compose import running_engine
+from vectord.config import Config, ModelConfig
 from vectord.errors import ConfigError, InputTooLong
 from vectord.products.common.dialect import Incoming
 from vectord.products.vectord import DIALECT
-from vectord.schema import EmbedResult, Sparse, TextLength, Usage
+from vectord.schema import ChunkOptions, EmbedResult, Span, Sparse, TextLength, Usage
 from vectord.server.results import result_headers
 
 TEXTS = ["a happy person", "", "word " * 400]
@@ -136,6 +138,23 @@ async def test_small_colbert_vectors_and_their_encodings_are_those_of_the_client
         np.testing.assert_allclose(row["muvera"], encoding, rtol=1e-6)
     np.testing.assert_array_equal(alone.muvera, found.muvera)
     assert (alone.colbert, found.muvera.shape) == (None, (3, 4 * 4 * 3))
+
+
+async def test_a_server_and_this_process_split_texts_alike(url: str, tmp_path: Path) -> None:
+    """By the model's tokens. More chunks than a request may have are refused without the place in the request."""
+    from tests.reference.reference_models import write_bge_m3
+
+    options = {"chunk": ChunkOptions(max_tokens=20, overlap_tokens=5), "outputs": KINDS}
+    job = job_of("-", tmp_path / "out.parquet", **options)
+    config = Config(model=ModelConfig(models=(str(write_bge_m3(tmp_path / "tiny-bge-m3")),), offline=True))
+    async with RemoteEmbedder(url, KEY, job) as remote, running_engine(config) as engine:
+        texts = [*TEXTS[:2], "word " * 40]
+        found = await remote.chunk(texts)
+        assert found == await EngineEmbedder(engine, job).chunk(texts)
+        with pytest.raises(TextsRefused, match=r"^the input may hold at most 50 chunks"):
+            await remote.chunk(["word " * 2000])
+    assert found[:2] == [[Span(0, 14)], [Span(0, 0)]]
+    assert (found[2][0].start, found[2][-1].stop, len(found[2]) > 2) == (0, len(texts[2]), True)
 
 
 async def test_a_text_that_is_too_long_fails_alone(url: str, tmp_path: Path) -> None:

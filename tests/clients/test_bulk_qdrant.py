@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import NAMESPACE_OID, uuid5
 
 import numpy as np
 import pytest
@@ -74,6 +75,9 @@ class Handler(BaseHTTPRequestHandler):
             return 404, {"error": f"Not found: Collection `{collection}` doesn't exist!"}
         if self.command == "GET":
             return 200, client.get_collection(collection).model_dump(mode="json")
+        if points == ["points", "delete"]:
+            client.delete(collection, models.PointIdsList.model_validate_json(body))
+            return 200, {"operation_id": 0, "status": "completed"}
         if self.command == "POST":
             sought = models.PointRequest.model_validate_json(body)
             found = client.retrieve(collection, sought.ids, sought.with_payload, bool(sought.with_vector))
@@ -155,6 +159,43 @@ def test_all_kinds_of_vectors_are_stored(qdrant: Qdrant, source: Path, written: 
     assert "dense of qdrant://127.0.0.1" in done.stderr
     assert "has 32 numbers, and the vectors have 384" in done.stderr
     assert "is ready" not in done.stderr  # the log of a loaded model
+
+
+def test_a_shorter_text_leaves_no_old_chunks(qdrant: Qdrant, source: Path) -> None:
+    """A point has the id `id#chunk` as a UUID. Chunks of a write that was interrupted are deleted, too."""
+    words = ("--chunk", "20", "--part-rows", "1", MODEL)
+    long = " ".join(f"word {number}" for number in range(60))
+    source.write_text("".join(json.dumps({"id": row, "text": f"row {row}: {long}"}) + "\n" for row in range(3)))
+    assert summary(bulk(qdrant, source, *words))["chunks"] > 12
+    other, last = (str(uuid5(NAMESPACE_OID, f"1#{chunk}")) for chunk in (1, 9))
+    qdrant.client.set_payload("docs", {"chunks": 10}, [other])  # the first chunk is stored last
+    left = {"id": 1, "chunk": 9, "chunks": 10, "text": "left"}
+    qdrant.client.upsert("docs", [models.PointStruct(id=last, vector={}, payload=left)])
+    rows = [{"id": 0, "text": f"row 0: {long}"}, {"id": 1, "text": "short"}, {"id": "2", "text": long}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    qdrant.refuse = 1
+    assert summary(bulk(qdrant, source, *words))["resumed_from"] == 1
+    (stored, _) = qdrant.client.scroll("docs", limit=100)
+    texts: dict[str, dict[int, str]] = {}
+    for point in stored:
+        texts.setdefault(str(point.payload["id"]), {})[point.payload["chunk"]] = point.payload["text"]
+        assert point.id == str(uuid5(NAMESPACE_OID, f"{point.payload['id']}#{point.payload['chunk']}"))
+    found = {id_: "".join(chunks[number] for number in sorted(chunks)) for id_, chunks in texts.items()}
+    assert found == {str(row["id"]): row["text"] for row in rows}
+
+
+def test_vectors_of_two_prefixes_share_a_point(qdrant: Qdrant, source: Path) -> None:
+    """In a collection that has both: neither job removes the vectors and fields of the other."""
+    params = models.VectorParams(size=384, distance=models.Distance.COSINE)
+    qdrant.client.create_collection("docs", {"dense": params, "n_dense": params})
+    for words in ((), ("--output-column", "n_")):
+        assert summary(bulk(qdrant, source, MODEL, *words))["resumed_from"] == 0
+    (stored, _) = qdrant.client.scroll("docs", with_vectors=True, limit=100)
+    assert len(stored) == len(ROWS)
+    for point in stored:
+        np.testing.assert_allclose(point.vector["dense"], point.vector["n_dense"], atol=1e-5)
+    for words in ((), ("--output-column", "n_")):
+        assert summary(bulk(qdrant, source, MODEL, *words))["resumed_from"] == len(ROWS)
 
 
 def test_a_wrong_key_is_an_error_without_the_key(qdrant: Qdrant, source: Path) -> None:

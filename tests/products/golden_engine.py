@@ -285,7 +285,9 @@ def _chunked(request: DocumentsRequest) -> DocumentsResult:
     spans = request.spans or [[Span(part[0][1], part[-1][2]) for part in own] for own in parts]
     documents = []
     for own in spans:
-        vectors = {name: DENSE[name][_turns(range(2), len(own))] for name in request.precisions}
+        vectors = (
+            {name: DENSE[name][_turns(range(2), len(own))] for name in request.precisions} if request.vectors else {}
+        )
         chunks = [DocumentChunk(span=span, tokens=2) for span in own]
         mean = np.array([0.5, 0.25], np.float32) if request.mean else None
         documents.append(ChunkedDocument(chunks=chunks, vectors=vectors, mean=mean))

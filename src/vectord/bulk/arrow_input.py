@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from vectord.bulk.inputs import (
     unreadable,
 )
 from vectord.bulk.job import BulkFailed, InputFormat
-from vectord.bulk.rows import InvalidText, RowLimits, Rows
+from vectord.bulk.rows import RowLimits, Rows
 from vectord.errors import ConfigError
 
 READ_BYTES = 8 * 2**20  # decoded at once
@@ -37,9 +38,9 @@ def read_tables(source: InputSource, limits: RowLimits) -> Generator[Rows, None,
                     column = _column_of(schema, column)
                 elif not batch.schema.equals(schema):
                     raise BulkFailed(f"{file.name if file else 'IN'} has other columns than the file before it")
-                for rows in _groups(batch, str(column), limits):
+                for rows in _rows(batch, str(column)).within(limits):
                     position += len(rows)
-                    yield Rows(rows.texts, rows.columns, position, rows.columns.nbytes)
+                    yield replace(rows, position=position, size_bytes=rows.columns.nbytes)
         except (pa.ArrowException, OSError) as cause:
             raise unreadable(file, cause) from cause
 
@@ -100,15 +101,15 @@ def _column_of(schema: Any, column: str | None) -> str:
     return column
 
 
-def _groups(batch: RecordBatch, column: str, limits: RowLimits) -> Iterator[Rows]:
+def _rows(batch: RecordBatch, column: str) -> Rows:
     values = batch.column(batch.schema.get_field_index(column)).to_pylist()
-    texts: list[str | InvalidText] = [text_of(value, column) for value in values]
-    start = characters = 0
-    for i, text in enumerate(texts):
-        more = len(text) if isinstance(text, str) else 0
-        if i > start and (i - start == limits.rows or characters + more > limits.characters):
-            yield Rows(texts[start:i], batch[start:i], 0, 0)
-            start, characters = i, 0
-        characters += more
-    if start < len(texts):
-        yield Rows(texts[start:], batch[start:], 0, 0)
+    return Rows([text_of(value, column) for value in values], batch, 0, 0, column)
+
+
+def with_texts(batch: RecordBatch, column: str, texts: Sequence[str | None]) -> RecordBatch:
+    """`batch` with these texts in the column; unchanged if there is no text, as in a column of numbers."""
+    if not any(text is not None for text in texts):
+        return batch
+    i = batch.schema.get_field_index(column)
+    field = batch.schema.field(i)
+    return batch.set_column(i, field, pa.array(texts, field.type))

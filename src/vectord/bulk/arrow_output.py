@@ -3,6 +3,7 @@
 Each part is a file of the format. `merge` joins them, into Parquet row groups of the size that readers prefer. The
 added columns:
 
+    chunk, chunks, chunk_start, chunk_stop      int64; only with --chunk
     dense      fixed_size_list<float|halffloat|int8|uint8>[D]
     sparse     list<struct<index: uint32, value: float>>
     colbert    list<fixed_size_list<float|halffloat>[C]>, one vector for each token
@@ -24,7 +25,17 @@ import pyarrow.parquet as pq
 
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
 from vectord.bulk.outputs import FileFormat, VectorWidths
-from vectord.bulk.rows import Array, EmbeddedRows, Rows, dense_rows, each_row, errors_of, first_rows, numbers_of
+from vectord.bulk.rows import (
+    Array,
+    EmbeddedRows,
+    Rows,
+    chunk_columns,
+    dense_rows,
+    each_row,
+    errors_of,
+    first_rows,
+    numbers_of,
+)
 from vectord.schema import Sparse
 
 METADATA = b"vectord"
@@ -89,6 +100,8 @@ class ArrowFormat(FileFormat):
     def _added(self, rows: Sequence[EmbeddedRows]) -> Iterator[tuple[str, Any]]:
         errors = errors_of(rows)
         failed = pa.array([error is not None for error in errors], pa.bool_())
+        for name, values in chunk_columns(rows, self._job).items():
+            yield name, pa.array(values, pa.int64())
         for kind in self._job.kinds:
             name = self._job.name_of(kind)
             if kind == "dense":

@@ -13,11 +13,22 @@ from typing import Any, Protocol
 
 import msgspec
 
-from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
+from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, TextsRefused
 from vectord.bulk.rows import TextVectors
 from vectord.engine.client import EngineClient
-from vectord.errors import Overloaded, Unavailable, VectordError
-from vectord.schema import Caller, EmbedRequest, EmbedResult, Precision, TextOptions
+from vectord.errors import InvalidRequest, Overloaded, Unavailable, VectordError
+from vectord.schema import (
+    Caller,
+    DocumentsRequest,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Precision,
+    Request,
+    Result,
+    Span,
+    TextOptions,
+)
 
 log = logging.getLogger("vectord.bulk")
 
@@ -42,6 +53,10 @@ class ModelFacts:
 class BulkEmbedder(Protocol):
     async def facts(self) -> ModelFacts:
         """Of the job's model. Raises BulkFailed if there is no such model, RetryLater if it is not ready."""
+        ...
+
+    async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
+        """The chunks of each text, at least one. Raises TextsRefused; else as `embed`."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> TextVectors:
@@ -117,6 +132,14 @@ class EngineEmbedder:
     def _failure(self, name: str) -> str:
         return f"{name} could not be loaded: {self._engine.failure(name) or 'the log has the reason'}"
 
+    async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
+        request = DocumentsRequest(
+            documents=texts, chunks=self._job.chunk, model=self._model, text=self._text, vectors=False
+        )
+        result = await self._answer(request)
+        assert isinstance(result, DocumentsResult)
+        return [[chunk.span for chunk in document.chunks] for document in result.documents]
+
     async def embed(self, texts: Sequence[str]) -> TextVectors:
         job = self._job
         request = EmbedRequest(
@@ -131,21 +154,11 @@ class EngineEmbedder:
             partial=True,
             waits=True,
         )
-        try:
-            result = await self._engine.answer(request, CALLER)
-        except (Overloaded, Unavailable) as refused:
-            raise RetryLater(refused.message, refused.retry_after_s) from refused
-        except VectordError as cause:
-            raise BulkFailed(cause.message) from cause
+        result = await self._answer(request)
         assert isinstance(result, EmbedResult)
         truncated = (
             any(lengths[index].truncated for lengths in result.lengths.values()) for index in range(len(texts))
         )
-        failures = {}
-        for index, error in result.failures.items():
-            plain = copy(error)
-            plain.field = plain.index = None  # the job names the row, not the text's place in its request
-            failures[index] = plain.message
         return TextVectors(
             space=result.fingerprint,
             dense=result.dense.get(self._precision),
@@ -154,5 +167,24 @@ class EngineEmbedder:
             muvera=result.muvera,
             tokens=result.usage.tokens,
             cut=sum(truncated),
-            failures=failures,
+            failures={index: _about_a_text(error) for index, error in result.failures.items()},
         )
+
+    async def _answer(self, request: Request) -> Result:
+        """Raises RetryLater, BulkFailed, TextsRefused."""
+        try:
+            return await self._engine.answer(request, CALLER)
+        except (Overloaded, Unavailable) as refused:
+            raise RetryLater(refused.message, refused.retry_after_s) from refused
+        except InvalidRequest as cause:
+            raise TextsRefused(_about_a_text(cause)) from cause
+        except VectordError as cause:
+            raise BulkFailed(cause.message) from cause
+
+
+def _about_a_text(error: VectordError) -> str:
+    """The message without the text's place in its request: the job names the row."""
+    plain = copy(error)
+    if error.field in {None, "inputs", "documents"}:
+        plain.field = plain.index = None
+    return plain.message

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -54,7 +54,8 @@ PATH = "path"  # the column of a file's name if each file is a text
 
 BinaryFile: TypeAlias = Any  # the type checker does not accept gzip's as IO[bytes]
 Store: TypeAlias = Any  # an fsspec.AbstractFileSystem: fsspec ships no types
-Row: TypeAlias = "tuple[str | InvalidText, Mapping[str, Any], int]"  # text, columns, about the bytes of all columns
+# text, the column that it is in, all columns, about their bytes
+Row: TypeAlias = "tuple[str | InvalidText, str, Mapping[str, Any], int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,34 +220,32 @@ def read_rows(source: InputSource, limits: RowLimits) -> Generator[Rows, None, N
         unpacked, raw = open_bytes(file)
         try:
             with unpacked, raw:
-                for texts, columns, size_bytes in _groups(_rows(unpacked, file, source), limits):
-                    yield Rows(texts, columns, 0 if file is None else read_bytes + raw.tell(), size_bytes)
+                for rows in _groups(_rows(unpacked, file, source), limits):
+                    yield replace(rows, position=0 if file is None else read_bytes + raw.tell())
         except (OSError, EOFError, ZlibError, zstandard.ZstdError) as cause:
             raise unreadable(file, cause) from cause
         read_bytes += 0 if file is None else file.size_bytes
 
 
-def _groups(
-    rows: Iterator[Row], limits: RowLimits
-) -> Iterator[tuple[list[str | InvalidText], list[Mapping[str, Any]], int]]:
+def _groups(rows: Iterator[Row], limits: RowLimits) -> Iterator[Rows]:
     texts: list[str | InvalidText] = []
     columns: list[Mapping[str, Any]] = []
     characters = size_bytes = 0
-    for text, others, own_bytes in rows:
+    for text, column, others, own_bytes in rows:
         more = len(text) if isinstance(text, str) else 0
         if texts and (
             len(texts) == limits.rows
             or characters + more > limits.characters
             or size_bytes + own_bytes > limits.size_bytes
         ):
-            yield texts, columns, size_bytes
+            yield Rows(texts, columns, 0, size_bytes, column)
             texts, columns, characters, size_bytes = [], [], 0, 0
         texts.append(text)
         columns.append(others)
         characters += more
         size_bytes += own_bytes
     if texts:
-        yield texts, columns, size_bytes
+        yield Rows(texts, columns, 0, size_bytes, column)
 
 
 def _rows(opened: IO[bytes], file: InputFile | None, source: InputSource) -> Iterator[Row]:
@@ -263,7 +262,7 @@ def _rows(opened: IO[bytes], file: InputFile | None, source: InputSource) -> Ite
             text = _checked(data.decode(job.encoding, "surrogateescape"), job.encoding)
             if len(data) > MAX_ROW_BYTES:
                 text = InvalidText(f"{name} is larger than {MAX_ROW_BYTES} bytes")
-            return iter([(text, {PATH: name, TEXT: text if isinstance(text, str) else None}, len(data))])
+            return iter([(text, TEXT, {PATH: name, TEXT: text if isinstance(text, str) else None}, len(data))])
     return _table(opened, job, job.delimiter or ("\t" if source.format == "tsv" else ","))
 
 
@@ -272,7 +271,7 @@ def _lines(file: IO[bytes], encoding: str) -> Iterator[Row]:
     with _decoding(file, encoding, "\n") as decoded:
         for line in _bounded(decoded, "characters"):
             text = _checked(line.rstrip("\r\n"), encoding)
-            yield text, {TEXT: text if isinstance(text, str) else None}, len(line)
+            yield text, TEXT, {TEXT: text if isinstance(text, str) else None}, len(line)
 
 
 def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
@@ -283,13 +282,13 @@ def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
         try:
             found = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            yield InvalidText("the line is not JSON"), {}, 0
+            yield InvalidText("the line is not JSON"), column or "", {}, 0
             continue
         if not isinstance(found, dict):
-            yield InvalidText("the line is not a JSON object"), {}, 0
+            yield InvalidText("the line is not a JSON object"), column or "", {}, 0
             continue
         column = column or text_column(found, [name for name, value in found.items() if isinstance(value, str)])
-        yield text_of(found.get(column), column), found, len(line)
+        yield text_of(found.get(column), column), column, found, len(line)
 
 
 def _table(file: IO[bytes], job: BulkJob, delimiter: str) -> Iterator[Row]:
@@ -314,7 +313,7 @@ def _table(file: IO[bytes], job: BulkJob, delimiter: str) -> Iterator[Row]:
                     raise BulkFailed(f"line {reader.line_num} {problem}")
                 row = dict(zip(names, values, strict=True))
                 columns = {name: value if _is_unicode(value) else _with_marks(value) for name, value in row.items()}
-                yield _checked(row[column], job.encoding), columns, sum(map(len, values))
+                yield _checked(row[column], job.encoding), column, columns, sum(map(len, values))
         except csv.Error as cause:
             raise BulkFailed(f"line {reader.line_num} is not CSV: {cause}") from cause
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from vectord.schema import InputKind, MultiVectorOptions, Muvera, Precision, Side, VectorKind
+from vectord.schema import ChunkOptions, InputKind, MultiVectorOptions, Muvera, Precision, Side, VectorKind
 
 InputFormat: TypeAlias = Literal["parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files"]
 OutputFormat: TypeAlias = Literal["parquet", "arrow", "arrows", "jsonl", "npy", "postgres", "qdrant"]
@@ -25,6 +25,7 @@ OnEmpty: TypeAlias = Literal["embed", "skip", "fail"]
 STDIN = "-"
 UTF8 = "utf-8-sig"  # with or without a byte order mark
 KINDS: tuple[Column, ...] = ("dense", "sparse", "colbert", "muvera")  # in the order of their columns
+CHUNK_COLUMNS = ("chunk", "chunks", "chunk_start", "chunk_stop")  # number from 0, count, and characters of the text
 ERROR = "error"  # the column of --on-error null
 FINGERPRINT = "vectord_fingerprint"  # a column in databases
 DATABASES: Mapping[str, OutputFormat] = MappingProxyType(  # scheme of a URL -> format
@@ -52,6 +53,7 @@ class BulkJob:
     delimiter: str | None = None  # of CSV; None: by the format
     encoding: str = UTF8  # of CSV, lines and files
     id_column: str | None = None  # of the rows in a database; None: `id`, else a hash of the row
+    chunk: ChunkOptions | None = None  # None: each row is one text
     outputs: frozenset[Column] = frozenset({"dense"})
     numbers: NumberType = "float32"  # of dense vectors; float16 also applies to ColBERT vectors
     colbert_numbers: ColbertNumbers = "float32"
@@ -124,16 +126,22 @@ class BulkJob:
     def name_of(self, column: str) -> str:
         return self.prefix + column
 
+    @property
+    def chunk_columns(self) -> Sequence[str]:
+        return () if self.chunk is None else CHUNK_COLUMNS
+
     def check_columns(self, names: Collection[str]) -> None:
         """Raises BulkFailed if IN has a column with the name of an added one."""
-        for name in map(self.name_of, (*self.kinds, ERROR, *([FINGERPRINT] if self.is_database else []))):
+        added = (*self.chunk_columns, *self.kinds, ERROR, *([FINGERPRINT] if self.is_database else []))
+        for name in map(self.name_of, added):
             if name in names:
                 raise BulkFailed(f"IN already has a column {name!r}; set --output-column PREFIX.")
 
     def options(self) -> Mapping[str, Any]:
         """The options that must not change when a job is resumed."""
         names = [name for name in self.__dataclass_fields__ if name not in _IRRELEVANT]
-        return {**{name: getattr(self, name) for name in names}, "outputs": list(self.kinds)}
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "chunk": msgspec.to_builtins(self.chunk), "outputs": list(self.kinds)}
 
 
 class Manifest(msgspec.Struct):
@@ -151,6 +159,10 @@ class BulkFailed(Exception):
 
     Finished parts stay on disk; the same command resumes the job.
     """
+
+
+class TextsRefused(BulkFailed):
+    """The model does not accept a request: an option, one of the texts, or so many of them."""
 
 
 class Stopped(Exception):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from vectord.config.command_line import flag, value
 from vectord.errors import ConfigError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vectord.config import Config
     from vectord.config.sources import Loaded
 
+MAX_CHUNKS = 200_000  # the largest value of the setting max_client_batch_size: a text of any length has fewer
 MAX_QUEUE_WAIT_S = 86_400.0  # the largest value of the setting: nothing but this job waits
 
 
@@ -62,6 +64,19 @@ def parameters() -> list[click.Parameter]:
             kind=choice(("embed", "skip", "fail")),
             default="embed",
         ),
+        value(
+            "--chunk",
+            "TOKENS",
+            "Split each text into chunks of at most so many tokens: a row for each chunk.",
+            kind=click.IntRange(min=1),
+        ),
+        value(
+            "--chunk-overlap",
+            "TOKENS",
+            "Tokens that a chunk shares with the one before.",
+            kind=click.IntRange(min=0),
+        ),
+        value("--chunk-by", "", "Where chunks end.  [default: tokens]", kind=choice(("tokens", "sentences"))),
         value("--model", "NAME", "Model to use, of several.  [default: the first that can do the job]"),
         value("--outputs", "LIST", "dense, sparse, colbert, muvera, or several with commas.", default="dense"),
         value(
@@ -119,6 +134,9 @@ def read_options(given: Mapping[str, object]) -> SimpleNamespace:
         raise ConfigError(f"--pool-factor: expected 1 or more, got {options.pool_factor}")
     if not re.fullmatch(r"\d{1,3}(,\d{1,3}){2}", options.muvera, re.ASCII):
         raise ConfigError(f"--muvera: expected three numbers, such as 5,16,20, got {options.muvera!r}")
+    for option, chosen in (("--chunk-overlap", options.chunk_overlap), ("--chunk-by", options.chunk_by)):
+        if chosen is not None and options.chunk is None:
+            raise ConfigError(f"{option}: requires --chunk")
     options.delimiter = "\t" if options.delimiter == r"\t" else options.delimiter
     if options.delimiter is not None and (len(options.delimiter) != 1 or options.delimiter in '"\r\n'):
         raise ConfigError("--delimiter: expected one character")
@@ -134,10 +152,9 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     from pathlib import Path  # noqa: PLC0415
     from urllib.parse import urlsplit  # noqa: PLC0415
 
-    import msgspec  # noqa: PLC0415
-
     from vectord.bulk.job import KINDS, BulkJob  # noqa: PLC0415
     from vectord.bulk.outputs import format_of_output  # noqa: PLC0415
+    from vectord.schema import ChunkOptions  # noqa: PLC0415
 
     kinds = frozenset(word.strip() for word in options.outputs.split(","))
     if not kinds <= set(KINDS):
@@ -158,6 +175,10 @@ def job_of(options: SimpleNamespace) -> BulkJob:
     for option, is_given in of_colbert_vectors.items():
         if is_given:
             raise ConfigError(f"{option}: --outputs has no such vectors")
+    chunk = None
+    if options.chunk is not None:
+        chunk = ChunkOptions(max_tokens=options.chunk, overlap_tokens=options.chunk_overlap or 0)
+        chunk = msgspec.structs.replace(chunk, by=options.chunk_by or chunk.by)
     output_format, compression = format_of_output(options.out, options.output_format)
     out_url = options.out if "://" in options.out else None
     changed = {
@@ -168,6 +189,7 @@ def job_of(options: SimpleNamespace) -> BulkJob:
         "output_compression": compression,
         "prefix": options.output_column,
         "outputs": kinds,
+        "chunk": chunk,
         "normalize": not options.no_normalize,
         "truncate": not options.no_truncate,
     }
@@ -186,6 +208,8 @@ def config_of(loaded: Loaded) -> Config:
     """The configuration of the model in this process."""
     config = loaded.config
     engine = dataclasses.replace(config.engine, max_queue_wait_s=MAX_QUEUE_WAIT_S, request_timeout_s=0.0)
+    if loaded.origins["max_client_batch_size"].source == "default":
+        engine = dataclasses.replace(engine, max_client_batch_size=MAX_CHUNKS)
     if loaded.origins["cache_bytes"].source == "default":  # texts hardly repeat
         engine = dataclasses.replace(engine, cache_bytes=0)
     return dataclasses.replace(config, engine=engine)

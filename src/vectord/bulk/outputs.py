@@ -25,7 +25,7 @@ import zstandard
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import format_of_name
 from vectord.bulk.job import DATABASES, ERROR, BulkJob, Compression, Manifest, OutputFormat
-from vectord.bulk.rows import EmbeddedRows, Rows, dense_rows, each_row, errors_of
+from vectord.bulk.rows import EmbeddedRows, Rows, chunk_columns, dense_rows, each_row, errors_of
 from vectord.errors import ConfigError, installing
 
 SUFFIXES: Mapping[str, OutputFormat] = MappingProxyType(
@@ -151,8 +151,8 @@ def check_output(job: BulkJob) -> None:
         raise ConfigError("--id-column: is for databases")
     if job.is_shard and not job.is_database and (job.restart or not job.keep_parts):
         raise ConfigError("--shard: requires --parts, and excludes --restart, which deletes the parts of other shards")
-    if job.output_format == "npy" and job.prefix:
-        raise ConfigError("--output-column: .npy has no columns")
+    if job.output_format == "npy" and (job.prefix or job.chunk is not None):
+        raise ConfigError(f"{'--chunk' if job.chunk else '--output-column'}: .npy has no columns")
     if job.columns_as_text and job.output_format not in {"parquet", "arrow", "arrows"}:
         raise ConfigError(f"--columns-as-text: is for tables; the format of OUT is {job.output_format}")
     if job.output_format == "npy" and (job.kinds != ("dense",) or job.on_error == "null"):
@@ -187,12 +187,14 @@ class JsonLinesFormat(FileFormat):
 
     def _lines(self, rows: Sequence[EmbeddedRows]) -> bytes:
         errors = errors_of(rows)
+        chunks = chunk_columns(rows, self._job)
         vectors = {kind: self._vectors(kind, rows) for kind in self._job.kinds}
         lines = []
         for place, row in enumerate(chain.from_iterable(one.rows.mappings() for one in rows)):
             self._job.check_columns(row)
             failed = errors[place] is not None
-            new = {self._job.name_of(kind): None if failed else made[place] for kind, made in vectors.items()}
+            new: dict[str, Any] = {name: numbers[place] for name, numbers in chunks.items()}
+            new |= {self._job.name_of(kind): None if failed else made[place] for kind, made in vectors.items()}
             if failed:
                 new[self._job.name_of(ERROR)] = errors[place]
             own = msgspec.json.encode(row, enc_hook=str)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -21,11 +21,13 @@ from vectord.budget import Budget
 from vectord.bulk.embedder import BulkEmbedder, ModelFacts
 from vectord.bulk.folder import JobFolder
 from vectord.bulk.inputs import InputSource
-from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped
+from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped, TextsRefused
 from vectord.bulk.outputs import BulkOutput, VectorWidths, file_format_of
 from vectord.bulk.progress import JobProgress
-from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
+from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextChunk, chunk_rows
 from vectord.bulk.writer import Divider, PartRows, PartWriter
+from vectord.errors import ConfigError
+from vectord.schema import Span
 
 T = TypeVar("T")
 
@@ -44,13 +46,14 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries without Retry-After;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """tokens, cut, failed, empty, seconds and tokens_per_s are of this run."""
+    """tokens, chunks, cut, failed, empty, seconds and tokens_per_s are of this run."""
 
     out: str  # or the folder of the parts; without a password
     model: str
     space: str
     rows: int  # of IN
     tokens: int
+    chunks: int  # 0 without --chunk
     cut: int
     failed: int
     empty: int  # rows without a text, in the parts of this run
@@ -119,8 +122,9 @@ class Pipeline:
         self._source = source
         colbert = "colbert" in job.model_outputs
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
+        self._request = COLBERT_REQUEST if colbert else REQUEST
         self._output = output_of(job)
-        self._reading = source.read(COLBERT_REQUEST if colbert else REQUEST)
+        self._reading = source.read(self._request)
         try:
             first = next(self._reading, None)  # whether the column of the texts exists
             if first is None:
@@ -131,7 +135,7 @@ class Pipeline:
             self._output.close()
             raise
         self._reader = ThreadPoolExecutor(1, "vectord-bulk-read")
-        self._submitted: asyncio.Queue[tuple[PartRows, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
+        self._submitted: asyncio.Queue[tuple[PartRows, asyncio.Task[list[EmbeddedRows]]] | None] = asyncio.Queue()
         self._stopped: asyncio.Future[int] | None = None  # the signal
 
     def check(self, facts: ModelFacts) -> None:
@@ -158,6 +162,10 @@ class Pipeline:
             probe = await self._unless_stopped(self._retrying.call(lambda: embedder.embed([PROBE])))
             if probe.failures:
                 raise BulkFailed(f"The model cannot embed {PROBE!r}: {probe.failures[0]}")
+            try:
+                await self._unless_stopped(self._chunks([PROBE]))
+            except TextsRefused as refused:
+                raise ConfigError(f"--chunk: {refused}") from None
             widths = VectorWidths(
                 dense=0 if probe.dense is None else probe.dense.shape[1],
                 colbert=probe.colbert[0].shape[1] if probe.colbert else 0,
@@ -167,7 +175,8 @@ class Pipeline:
             more = {**asdict(facts), "space": probe.space}
             starting = self._retrying.call(lambda: asyncio.to_thread(self._output.start, manifest, widths, more))
             finished = await self._unless_stopped(starting)
-            return await self._run(manifest, set(finished), max(1, facts.max_inputs))
+            self._request = replace(self._request, rows=min(self._request.rows, max(1, facts.max_inputs)))
+            return await self._run(manifest, set(finished))
         finally:
             self._output.close()
             self._reader.shutdown(wait=False, cancel_futures=True)  # it may block in a read of standard input
@@ -175,10 +184,10 @@ class Pipeline:
                 self._reading.close()
             self._rows = iter(())
 
-    async def _run(self, manifest: Manifest, finished: set[int], max_rows: int) -> Summary:
+    async def _run(self, manifest: Manifest, finished: set[int]) -> Summary:
         if self._source.is_stdin:  # it may have ended within the last part, and have more rows now
             finished.discard(max(filter(self._job.has_part, finished), default=-1))
-        divider = Divider(self._job, frozenset(finished), max_rows)
+        divider = Divider(self._job, frozenset(finished), self._request.rows)
         writer = PartWriter(self._job, self._output, manifest.space, self._retrying.call)
         self._started_s = time.monotonic()
         await self._embed_all(divider, writer)
@@ -190,6 +199,7 @@ class Pipeline:
             space=manifest.space,
             rows=divider.rows,
             tokens=writer.tokens,
+            chunks=writer.chunks,
             cut=writer.cut,
             failed=writer.failed,
             empty=divider.empty,
@@ -238,7 +248,33 @@ class Pipeline:
         finally:
             self._submitted.put_nowait(None)
 
-    async def _embed(self, rows: Rows) -> EmbeddedRows:
+    async def _embed(self, rows: Rows) -> list[EmbeddedRows]:
+        """In one request; chunks in as many as they need."""
+        if self._job.chunk is None:
+            return [await self._embed_request(rows)]
+        found = iter(await self._split([text for text in rows.texts if isinstance(text, str)]))
+        chunked = chunk_rows(rows, [next(found) if isinstance(text, str) else [TextChunk(text)] for text in rows.texts])
+        return [await self._embed_request(request) for request in chunked.within(self._request)]
+
+    async def _chunks(self, texts: Sequence[str]) -> list[Sequence[Span]]:
+        """Raises TextsRefused."""
+        if self._job.chunk is None or not texts:
+            return []
+        return await self._retrying.call(lambda: self._embedder.chunk(texts))
+
+    async def _split(self, texts: Sequence[str]) -> list[list[TextChunk]]:
+        """The chunks of each text. If the model refuses the texts, each half is tried, down to the texts at fault."""
+        try:
+            chunks = zip(texts, await self._chunks(texts), strict=True)
+        except TextsRefused as refused:
+            if len(texts) == 1:
+                return [[TextChunk(InvalidText(str(refused)))]]
+        else:
+            return [[TextChunk(text[span.start : span.stop], span) for span in spans] for text, spans in chunks]
+        half = len(texts) // 2
+        return [*await self._split(texts[:half]), *await self._split(texts[half:])]
+
+    async def _embed_request(self, rows: Rows) -> EmbeddedRows:
         places = [place for place, text in enumerate(rows.texts) if isinstance(text, str)]
         texts = [text for text in rows.texts if isinstance(text, str)]
         errors = {place: text.reason for place, text in enumerate(rows.texts) if isinstance(text, InvalidText)}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import msgspec
@@ -47,20 +46,20 @@ FIND_COLUMNS = """SELECT attname, format_type(atttypid, atttypmod) FROM pg_attri
 
 
 class PostgresOutput(DatabaseOutput):
+    form = "postgresql://USER@HOST/DATABASE/TABLE"
+
     def __init__(self, job: BulkJob) -> None:
         """Raises ConfigError if the database cannot be reached, or lacks pgvector."""
         if job.numbers not in DENSE_TYPES:
             raise ConfigError(f"--numbers: pgvector has {', '.join(DENSE_TYPES)}")
-        url = urlsplit(job.out_url or "")
-        super().__init__(job, url)
-        database, _, table = url.path[1:].partition("/")
-        if not table or "/" in table:
-            raise ConfigError("OUT: expected postgresql://USER@HOST/DATABASE/TABLE")
+        super().__init__(job)
+        if not re.fullmatch("/[^/]+", self._path):
+            raise ConfigError(f"OUT: expected {self.form}")
         # libpq's errors may quote parts of the URL: the password is passed apart.
-        self._password = None if url.password is None else unquote(url.password)
-        host = re.sub(":.*@", "@", url.netloc)
-        self._url = f"{url.scheme}://{host}/{database}?{url.query}"
-        self._table = ".".join(map(_quoted, unquote(table).split(".")))
+        user = f"{self._user}@" if self._user else ""
+        self._url = f"postgresql://{user}{self._host}{self._path}?{self._query}"
+        self._table = ".".join(map(_quoted, self._entries.split(".")))
+        self._key = [self._id, *map(job.name_of, job.chunk_columns[:1])]
         self._connection: Connection | None = None
         self._ended = False
         if not self._before_start(lambda: self._execute("SELECT FROM pg_available_extensions WHERE name = 'vector'")):
@@ -127,27 +126,30 @@ class PostgresOutput(DatabaseOutput):
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext('vectord'))")  # shards may start together
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-                table = f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}, PRIMARY KEY ({_quoted(self._id)}))"
+                table = f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}, PRIMARY KEY ({_listed(self._key)}))"
                 connection.execute(table.encode(), [])
 
         self._call(create)
 
     def _insert(self) -> str:
-        names = ", ".join(map(_quoted, self._types))
+        names = _listed(self._types)
         places = ", ".join(["%s"] * len(self._types))
-        changed = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in self._types if name != self._id)
+        changed = ", ".join(
+            f"{_quoted(name)} = excluded.{_quoted(name)}" for name in self._types if name not in self._key
+        )
         return (
             f"INSERT INTO {self._table} ({names}) VALUES ({places}) "  # noqa: S608 - quoted
-            f"ON CONFLICT ({_quoted(self._id)}) DO UPDATE SET {changed}"
+            f"ON CONFLICT ({_listed(self._key)}) DO UPDATE SET {changed}"
         )
 
     def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
         wanted = f"{_quoted(self._id)} = ANY(%s::{self._types[self._id]}[])"
+        wanted += "".join(f" AND {_quoted(name)} = 0" for name in self._key[1:])
         query = f"SELECT {_quoted(self._fingerprint_name)} FROM {self._table} WHERE {wanted}"  # noqa: S608 - quoted
         return (fingerprint for (fingerprint,) in self._execute(query, [list(map(str, ids))]))
 
     def _upsert(self, entries: Sequence[StoredRow]) -> None:
-        rows = []
+        rows, counts = [], list(self._counts(entries).items())
         for entry in entries:
             values = {name: _value(entry.columns.get(name), type_name) for name, type_name in self._types.items()}
             for name, vector in entry.vectors.items():
@@ -157,6 +159,9 @@ class PostgresOutput(DatabaseOutput):
         def upsert(connection: Connection) -> None:
             with connection.transaction(), connection.cursor() as cursor:
                 cursor.executemany(self._insert().encode(), rows)
+                if counts:
+                    further = f"{_quoted(self._key[0])} = %s AND {_quoted(self._key[1])} >= %s"
+                    cursor.executemany(f"DELETE FROM {self._table} WHERE {further}".encode(), counts)  # noqa: S608
 
         self._call(upsert)
 
@@ -167,7 +172,7 @@ class PostgresOutput(DatabaseOutput):
         """The result of `call`, on a new connection if the last one is lost. Raises RetryLater, BulkFailed."""
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(self._url, autocommit=True, password=self._password)
+                self._connection = psycopg.connect(self._url, autocommit=True, password=self._secret or None)
                 if self._ended:  # the job ended while the reading thread was between two calls
                     self._disconnect()
             return call(self._connection)
@@ -182,6 +187,10 @@ class PostgresOutput(DatabaseOutput):
 def _quoted(name: str) -> str:
     """An identifier in a query with parameters."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(_quoted, names))
 
 
 def _is_temporary(error: psycopg.Error) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import httpx
@@ -29,24 +29,25 @@ UNAVAILABLE = frozenset({429, 500, 502, 503, 504})
 
 
 class QdrantOutput(DatabaseOutput):
+    form = "qdrant://HOST:6333/COLLECTION, or qdrant+https://"
+
     def __init__(self, job: BulkJob) -> None:
         """Raises ConfigError if the server cannot be reached."""
         if job.numbers not in DATATYPES:
             raise ConfigError(f"--numbers: Qdrant has {', '.join(DATATYPES)}; it makes binary vectors by itself")
-        url = urlsplit(job.out_url or "")
-        super().__init__(job, url)
-        prefix, _, collection = url.path.rpartition("/")
-        secret, _, host = url.netloc.rpartition("@")
-        if not host or not collection:
-            raise ConfigError("OUT: expected qdrant://HOST:6333/COLLECTION, or qdrant+https://")
-        self._path = f"/collections/{quote(unquote(collection), safe='')}"
-        scheme = "https" if url.scheme.endswith("https") else "http"
-        port = "" if re.search(r":\d+$", host) else ":6333"
-        key = (unquote(secret.rpartition(":")[2]) or os.environ.get("QDRANT_API_KEY", "")).strip()
+        super().__init__(job)
+        if not self._host:
+            raise ConfigError(f"OUT: expected {self.form}")
+        self._collection = f"/collections/{quote(self._entries, safe='')}"
+        scheme = "https" if self.name.startswith("qdrant+https:") else "http"
+        port = "" if re.search(r":\d+$", self._host) else ":6333"
+        key = (self._secret or unquote(self._user) or os.environ.get("QDRANT_API_KEY", "")).strip()
         if not (key.isascii() and key.isprintable()):
             raise ConfigError("QDRANT_API_KEY, or the key in OUT: expected printable ASCII characters")
         headers = {"content-type": "application/json"} | ({"api-key": key} if key else {})
-        self._http = httpx.Client(base_url=f"{scheme}://{host}{port}{prefix}", headers=headers, timeout=TIMEOUT_S)
+        self._http = httpx.Client(
+            base_url=f"{scheme}://{self._host}{port}{self._path}", headers=headers, timeout=TIMEOUT_S
+        )
         self._vectors: dict[str, Any] = {}  # of the collection, by their names
         self._new: dict[str, dict[str, Any]] = {"vectors": {}, "sparse_vectors": {}}  # if there is no collection
         self._exists = self._before_start(self._inspect)
@@ -56,7 +57,7 @@ class QdrantOutput(DatabaseOutput):
 
     def _inspect(self) -> bool:
         """Whether the collection exists."""
-        if (found := self._call("GET", self._path, accept=404)) is None:
+        if (found := self._call("GET", self._collection, accept=404)) is None:
             return False
         params = found["config"]["params"]
         self._vectors = {**(params.get("vectors") or {}), **(params.get("sparse_vectors") or {})}
@@ -81,18 +82,25 @@ class QdrantOutput(DatabaseOutput):
 
     def _create(self) -> None:
         if not self._exists:
-            self._call("PUT", self._path, orjson.dumps(self._new), accept=409)  # another shard may have made it
+            self._call("PUT", self._collection, orjson.dumps(self._new), accept=409)  # another shard may have made it
 
     def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
-        body = {"ids": list(map(_point_id, ids)), "with_payload": [self._fingerprint_name], "with_vector": False}
-        found = self._call("POST", f"{self._path}/points", orjson.dumps(body))
-        return ((point.get("payload") or {}).get(self._fingerprint_name) for point in found)
+        chunk = None if self._job.chunk is None else 0
+        found = self._find([_point_id(id_, chunk) for id_ in ids], [self._fingerprint_name])
+        return (payload.get(self._fingerprint_name) for payload in _payloads(found))
+
+    def _find(self, points: Sequence[int | str], payload: Sequence[str] | bool, vectors: Sequence[str] = ()) -> Any:
+        body = {"ids": points, "with_payload": payload, "with_vector": list(vectors) or False}
+        return self._call("POST", f"{self._collection}/points", orjson.dumps(body))
 
     def _upsert(self, entries: Sequence[StoredRow]) -> None:
+        self._delete_further(self._counts(entries))
+        kept = self._others(entries)
         points: list[bytes] = []
         n_bytes = 0
-        for entry in entries:
-            point = _encoded_point(entry)
+        # Chunk 0 last: its fingerprint says that the row is complete.
+        for entry in sorted(entries, key=lambda entry: entry.chunk == 0):
+            point = _encoded_point(entry, kept)
             if points and n_bytes + len(point) > REQUEST_BYTES:
                 self._send(points)
                 points, n_bytes = [], 0
@@ -100,8 +108,30 @@ class QdrantOutput(DatabaseOutput):
             n_bytes += len(point)
         self._send(points)
 
+    def _delete_further(self, counts: Mapping[Any, int]) -> None:
+        """Delete chunks that rows no longer have. An interrupted write has stored chunk 1 first, with a new count."""
+        name = self._job.name_of("chunks")
+        stored: dict[str, int] = {}
+        places = [_point_id(id_, chunk) for id_ in counts for chunk in (0, 1)]
+        for payload in _payloads(self._find(places, [self._id, name]) if places else ()):
+            id_ = str(payload.get(self._id))
+            stored[id_] = max(stored.get(id_, 0), payload.get(name, 0))
+        old = [
+            _point_id(id_, chunk) for id_, count in counts.items() for chunk in range(count, stored.get(str(id_), 0))
+        ]
+        if old:
+            self._call("POST", f"{self._collection}/points/delete?wait=true", orjson.dumps({"points": old}))
+
+    def _others(self, entries: Sequence[StoredRow]) -> Mapping[int | str, Any]:
+        """Stored points with vectors of other jobs, such as of another prefix: an upsert would remove those."""
+        others = self._vectors.keys() - {self._job.name_of(kind) for kind in self._job.kinds}
+        if not others:
+            return {}
+        found = self._find([_point_id(entry.id, entry.chunk) for entry in entries], True, sorted(others))
+        return {point["id"]: point for point in found}
+
     def _send(self, points: Sequence[bytes]) -> None:
-        self._call("PUT", f"{self._path}/points?wait=true", b'{"points":[' + b",".join(points) + b"]}")
+        self._call("PUT", f"{self._collection}/points?wait=true", b'{"points":[' + b",".join(points) + b"]}")
 
     def _call(self, method: str, path: str, body: bytes | None = None, accept: int | None = None) -> Any:
         """The result; None for the status `accept`. Raises RetryLater, BulkFailed."""
@@ -123,9 +153,13 @@ class QdrantOutput(DatabaseOutput):
         raise BulkFailed(self._problem(reason))
 
 
-def _point_id(id_: Any) -> int | str:
+def _payloads(points: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    return (point.get("payload") or {} for point in points)
+
+
+def _point_id(id_: Any, chunk: int | None = None) -> int | str:
     """Ids 1 and "1" are one point: in CSV each id is a string, and the same rows as JSON may have numbers."""
-    text = str(id_)
+    text = str(id_) if chunk is None else f"{id_}#{chunk}"
     if text.isdecimal() and str(int(text)) == text and int(text) < 2**64:
         return int(text)
     try:
@@ -134,11 +168,14 @@ def _point_id(id_: Any) -> int | str:
         return str(uuid5(NAMESPACE_OID, text))
 
 
-def _encoded_point(entry: StoredRow) -> bytes:
+def _encoded_point(entry: StoredRow, stored: Mapping[int | str, Any]) -> bytes:
+    """stored: points by their id, whose other vectors and fields are kept."""
+    id_ = _point_id(entry.id, entry.chunk)
+    kept = stored.get(id_, {})
     vectors = {name: _vector(one) for name, one in entry.vectors.items() if one is not None}
-    encoded = orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY)
-    payload = msgspec.json.encode(entry.columns, enc_hook=str)
-    return b'{"id":%b,"vector":%b,"payload":%b}' % (orjson.dumps(_point_id(entry.id)), encoded, payload)
+    encoded = orjson.dumps((kept.get("vector") or {}) | vectors, option=orjson.OPT_SERIALIZE_NUMPY)
+    payload = msgspec.json.encode((kept.get("payload") or {}) | entry.columns, enc_hook=str)
+    return b'{"id":%b,"vector":%b,"payload":%b}' % (orjson.dumps(id_), encoded, payload)
 
 
 def _vector(vector: Any) -> Any:

@@ -6,6 +6,7 @@ Uses the transport of `vectord.client`. Order and retries belong to the pipeline
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from itertools import starmap
 from ssl import SSLContext
@@ -15,18 +16,30 @@ import httpx
 import msgspec
 
 from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_description, precision_of
-from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
+from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, TextsRefused
 from vectord.bulk.rows import TextVectors
-from vectord.client.errors import ClientError, ServerFailed, TryLater
+from vectord.client.errors import BadRequest, ClientError, ServerFailed, TryLater
 from vectord.client.reading import LAYOUTS, read_vectors
 from vectord.client.requests import HttpReply, HttpRequest, RequestPart, RequestTemplate, get, post
 from vectord.client.transport import ClientSettings, Sender
 from vectord.errors import ConfigError
-from vectord.schema import COLBERT_ROWS, Sparse
+from vectord.schema import COLBERT_ROWS, Span, Sparse
 
 CONCURRENCY = 8  # concurrent requests
 TIMEOUT_S = 600.0
 MAX_ANSWER_BYTES = 256 * 2**20
+INVALID = "the server's response is invalid; check that --url is a vectord server of this version"
+
+
+class _Document(msgspec.Struct):
+    chunks: list[Span]
+
+
+class _Documents(msgspec.Struct):
+    data: list[_Document]
+
+
+_documents = msgspec.json.Decoder(_Documents)
 
 
 class RemoteEmbedder:
@@ -67,15 +80,30 @@ class RemoteEmbedder:
             raise BulkFailed("--url: the server is not vectord") from cause
         raise BulkFailed(f"--model: the server has no {model_description(self._job)}")
 
-    async def embed(self, texts: Sequence[str]) -> TextVectors:
+    async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
+        body = {**self._text_options(), "chunk": self._job.chunk, "vectors": False}
+        template = RequestTemplate(path="/vectord/documents", key="documents", body=body)
+        reply = await self._send(post(RequestPart(template, 0, texts), "bulk"))
+        try:
+            return [document.chunks for document in _documents.decode(reply.body).data]
+        except msgspec.DecodeError as cause:
+            raise BulkFailed(INVALID) from cause
+
+    def _text_options(self) -> dict[str, object]:
         job = self._job
-        body: dict[str, Any] = {
+        return {
             "model": self._model,
             "truncate": job.truncate,
             "truncate_side": job.truncate_side,
             "kind": job.kind,
             "prompt": job.prompt,
             "prompt_name": job.prompt_name,
+        }
+
+    async def embed(self, texts: Sequence[str]) -> TextVectors:
+        job = self._job
+        body: dict[str, Any] = {
+            **self._text_options(),
             "outputs": sorted(job.model_outputs),
             "dimensions": job.dimensions,
             "normalize": job.normalize,
@@ -90,17 +118,17 @@ class RemoteEmbedder:
         try:
             return read_reply(reply, self._job, len(texts))
         except (ServerFailed, ValueError) as cause:
-            raise BulkFailed(
-                "the server's response is invalid; check that --url is a vectord server of this version"
-            ) from cause
+            raise BulkFailed(INVALID) from cause
 
     async def _send(self, request: HttpRequest) -> HttpReply:
-        """Raises RetryLater or BulkFailed."""
+        """Raises RetryLater, BulkFailed, TextsRefused."""
         try:
             async with self._slots:
                 return await self._sender.send(request)
         except TryLater as refused:
             raise RetryLater(str(refused), refused.retry_after_s) from refused
+        except BadRequest as cause:
+            raise TextsRefused(re.sub(r"`(inputs|documents)(\[\d+\])?`", "the input", str(cause))) from cause
         except ClientError as cause:
             raise BulkFailed(str(cause)) from cause
 

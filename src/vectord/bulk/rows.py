@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from vectord.schema import Sparse
+from vectord.bulk.job import BulkJob
+from vectord.schema import Span, Sparse
 
 MAX_ROW_BYTES = 64 * 2**20  # of a line, a field, or a file that is one text; far above any model's limit
 
@@ -38,19 +39,37 @@ class RowLimits:
     size_bytes: int = 8 * 2**20  # of all columns
 
 
+class TextChunk(NamedTuple):
+    """A part of a row's text; the whole of one that is invalid."""
+
+    text: str | InvalidText
+    span: Span = Span(0, 0)
+
+
+class RowKey(NamedTuple):
+    """Of a row in a database: its id, and the hash that changes with the row and with its vectors."""
+
+    id: Any
+    fingerprint: str
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Consecutive rows.
 
     position: how far the input is read when these rows are read, in rows for tables, else in bytes. size_bytes: the
-    approximate size of all columns. numbers: the index of each row in IN, once Divider has counted them.
+    approximate size of all columns. text_column: the name of the column of the texts. numbers: the index of each row in
+    IN, once Divider has counted them. keys: of rows for a database, once it has looked them up.
     """
 
     texts: Sequence[str | InvalidText]
     columns: Columns
     position: int
     size_bytes: int
+    text_column: str
     numbers: Sequence[int] = ()
+    keys: Sequence[RowKey] = ()
+    chunks: Sequence[tuple[int, int, int, int]] = ()  # the values of CHUNK_COLUMNS, of rows that are chunks
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -64,9 +83,29 @@ class Rows:
         return self.columns if isinstance(self.columns, list) else self.columns.to_pylist()
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Some of the rows, with the position and size of all."""
+        """Some of the rows, with the position of all."""
         kept = slice(start, stop)
-        return replace(self, texts=self.texts[kept], columns=self.columns[kept], numbers=self.numbers[kept])
+        return replace(
+            self,
+            texts=self.texts[kept],
+            columns=self.columns[kept],
+            size_bytes=self.size_bytes * (stop - start) // max(1, len(self)),
+            numbers=self.numbers[kept],
+            keys=self.keys[kept],
+            chunks=self.chunks[kept],
+        )
+
+    def within(self, limits: RowLimits) -> Iterator[Rows]:
+        """The rows in groups, each within the limits of rows and characters."""
+        start = characters = 0
+        for i, text in enumerate(self.texts):
+            more = len(text) if isinstance(text, str) else 0
+            if i > start and (i - start == limits.rows or characters + more > limits.characters):
+                yield self.slice(start, i)
+                start, characters = i, 0
+            characters += more
+        if start < len(self):
+            yield self.slice(start, len(self))
 
     def take(self, places: Sequence[int]) -> Rows:
         """The rows at these places, with the position and size of all."""
@@ -80,6 +119,7 @@ class Rows:
             texts=[self.texts[i] for i in places],
             columns=[kept[i] for i in places] if isinstance(kept, list) else kept.take(places),
             numbers=[self.numbers[i] for i in places],
+            keys=[self.keys[i] for i in places] if self.keys else (),
         )
 
 
@@ -124,6 +164,31 @@ class EmbeddedRows:
     errors: Mapping[int, str]  # row -> reason
 
 
+def chunk_rows(rows: Rows, chunks: Sequence[Sequence[TextChunk]]) -> Rows:
+    """A row for each chunk, with the chunk's text in the column of the texts. chunks: of each row, at least one."""
+    places: list[int] = []
+    texts: list[str | InvalidText] = []
+    numbers: list[tuple[int, int, int, int]] = []
+    for place, own in enumerate(chunks):
+        for number, (text, span) in enumerate(own):
+            places.append(place)
+            texts.append(text)
+            numbers.append((number, len(own), span.start, span.stop))
+    taken = rows.take(places)
+    columns = taken.columns
+    if isinstance(columns, list):
+        columns = [
+            {**row, rows.text_column: text} if isinstance(text, str) else row
+            for row, text in zip(columns, texts, strict=True)
+        ]
+    else:
+        from vectord.bulk.arrow_input import with_texts  # noqa: PLC0415 - pyarrow, an extra
+
+        columns = with_texts(columns, rows.text_column, [text if isinstance(text, str) else None for text in texts])
+    size_bytes = rows.size_bytes * len(texts) // max(1, len(rows))  # the other columns are repeated
+    return replace(taken, texts=texts, columns=columns, size_bytes=size_bytes, chunks=numbers)
+
+
 def dense_rows(
     part: Sequence[EmbeddedRows], width: int, dtype: npt.DTypeLike, kind: Literal["dense", "muvera"] = "dense"
 ) -> Array:
@@ -149,6 +214,14 @@ def each_row(part: Sequence[EmbeddedRows], kind: str) -> list[Any]:
                 vectors_of_rows[row] = vector
         found += vectors_of_rows
     return found
+
+
+def chunk_columns(part: Sequence[EmbeddedRows], job: BulkJob) -> dict[str, list[int]]:
+    """The columns of --chunk, by their names in OUT."""
+    return {
+        job.name_of(name): [chunk[i] for group in part for chunk in group.rows.chunks]
+        for i, name in enumerate(job.chunk_columns)
+    }
 
 
 def numbers_of(part: Sequence[EmbeddedRows]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -84,7 +84,7 @@ class PartWriter:
 
     def __init__(self, job: BulkJob, output: BulkOutput, space: str, retry: Retry) -> None:
         """space: of the vectors. retry: calls again after RetryLater."""
-        self.tokens = self.cut = self.failed = 0
+        self.tokens = self.cut = self.failed = self.chunks = 0
         self._job = job
         self._output = output
         self._space = space
@@ -94,8 +94,19 @@ class PartWriter:
         self._held: list[EmbeddedRows] = []
         self._held_bytes = 0
 
-    async def add(self, piece: PartRows, embedded: EmbeddedRows) -> None:
+    async def add(self, piece: PartRows, requests: Sequence[EmbeddedRows]) -> None:
         """Raises BulkFailed for another vector space, an error of the output, or a failed row with --on-error fail."""
+        for embedded in requests:
+            self._hold(embedded)
+        self._part = piece.part
+        self._rows += piece.count
+        self.failed += len({one.rows.numbers[row] for one in requests for row in one.errors})
+        if self._rows == self._job.part_rows:
+            await self.finish()
+        elif self._held_bytes >= HELD_BYTES:
+            await self._write()
+
+    def _hold(self, embedded: EmbeddedRows) -> None:
         vectors = embedded.vectors
         if vectors is not None and vectors.space != self._space:
             raise BulkFailed(
@@ -108,19 +119,13 @@ class PartWriter:
                 f"Row {embedded.rows.numbers[row]}, counted from 0: {embedded.errors[row]} "
                 "(--on-error null continues without its vectors)"
             )
-        self._part = piece.part
         self._held.append(embedded)
-        self._rows += piece.count
         self._held_bytes += embedded.rows.size_bytes
-        self.failed += len(embedded.errors)
+        self.chunks += len(embedded.rows.chunks)
         if vectors is not None:
             self._held_bytes += vectors.size_bytes
             self.tokens += vectors.tokens
             self.cut += vectors.cut
-        if self._rows == self._job.part_rows:
-            await self.finish()
-        elif self._held_bytes >= HELD_BYTES:
-            await self._write()
 
     async def finish(self) -> None:
         """Finish the part. Call it at the end of IN: the last part may have fewer rows than the others."""

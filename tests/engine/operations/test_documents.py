@@ -56,6 +56,17 @@ async def test_one_by_one_each_chunk_is_a_text():
     assert result.usage.characters == 28
 
 
+async def test_chunks_without_vectors_are_not_computed():
+    """Also of a model that makes no dense vectors."""
+    async with serving_one(spec(("splade",))) as (engine, backend):
+        result = await engine.answer(ask(vectors=False, model="m0"), ANYONE)
+    assert backend.texts_run() == []
+    for document, made in zip(DOCUMENTS, result.documents, strict=True):
+        assert [document[c.span.start : c.span.stop] for c in made.chunks] == pieces(document)
+        assert made.vectors == {}
+    assert result.usage.tokens == 28
+
+
 async def test_late_chunking_reads_windows():
     """Each chunk's vector is pooled from its rows in the window; the two special tokens of each window are billed."""
     async with serving_one(DENSE) as (engine, backend):

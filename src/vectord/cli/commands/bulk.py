@@ -183,6 +183,7 @@ def _print_summary(summary: Summary) -> int:
         ("rows", f"{summary.rows:,}{before}"),
         ("parts", f"{summary.parts:,}{missing}"),
         ("tokens", f"{summary.tokens:,}, {summary.tokens_per_s:,.0f}/s over {summary.seconds:,.1f} s"),
+        *([("chunks", f"{summary.chunks:,}")] if summary.chunks else []),
         ("truncated", f"{summary.cut:,} texts were longer than the model's limit"),
     ]
     if summary.empty:

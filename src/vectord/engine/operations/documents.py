@@ -16,6 +16,7 @@ from vectord.engine.models.registry import ModelOrComposite, ServedModel, requir
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, request_of, space_of
 from vectord.engine.operations.task import Task, compute, placing_errors, usage_of
+from vectord.engine.queue.runner import NOTHING_RAN
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     ChunkedDocument,
@@ -39,6 +40,8 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
     async with task.use(served.reader_of(request.text)) as runner:
         chunked = await task.chunk(runner, request.documents, how)
         task.check_count("documents", sum(map(len, chunked)), "chunk")
+        if not request.vectors:
+            return _only_spans(served, target.name, request, chunked, task)
         owners: Sequence[int] = [i for i, chunks in enumerate(chunked) for _ in chunks]
         further_tokens = 0  # read again, as the context of a window
         if request.late:
@@ -68,8 +71,22 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
     )
 
 
+def _only_spans(
+    served: ServedModel, name: str, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
+) -> DocumentsResult:
+    tokens = (sum(chunk.tokens for chunk in chunks) for chunks in chunked)
+    lengths = [TextLength(seen=count, kept=count) for count in tokens]
+    return DocumentsResult(
+        model=name,
+        fingerprint=space_of(served, request.dimensions, request.normalize),
+        documents=[ChunkedDocument(chunks=_shown(chunks), vectors={}) for chunks in chunked],
+        usage=usage_of(task, lengths, request.documents, NOTHING_RAN),
+    )
+
+
 def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> None:
-    require(served, DENSE)
+    if request.vectors:
+        require(served, DENSE)
     if request.late and (served.spec.pooling != "mean" or served.spec.handler is not None):
         raise ModelCannot(
             "Late chunking needs a model that pools the mean of its tokens; {model} does not, or not here.",
@@ -137,7 +154,10 @@ def _documents(
         if request.mean and chunks:
             mean = vectors[start:stop].mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
             mean = postprocess.finish(mean, None, request.normalize)[0]
-        spans = [DocumentChunk(span=Span(chunk.start, chunk.stop), tokens=chunk.tokens) for chunk in chunks]
         own = {kind: rows[start:stop] for kind, rows in shown.items()}
-        documents.append(ChunkedDocument(chunks=spans, vectors=own, mean=mean))
+        documents.append(ChunkedDocument(chunks=_shown(chunks), vectors=own, mean=mean))
     return documents
+
+
+def _shown(chunks: Sequence[Chunk]) -> list[DocumentChunk]:
+    return [DocumentChunk(span=Span(chunk.start, chunk.stop), tokens=chunk.tokens) for chunk in chunks]

@@ -204,7 +204,7 @@ PRECISIONS: Mapping[Dtype, Precision] = {
 def check_octets(request: EmbedRequest | DocumentsRequest, dtype: Dtype) -> None:
     """Raises NotAcceptable, before anything is computed, if one matrix cannot hold the result."""
     if isinstance(request, DocumentsRequest):
-        if request.mean:
+        if request.mean or not request.vectors:
             raise NotAcceptable(f"{OCTETS} has the vectors of chunks, without a mean; ask for JSON.")
         if len(request.documents) > MAX_ROWS_SHOWN:
             raise NotAcceptable(f"{OCTETS} has at most {MAX_ROWS_SHOWN} documents; ask for JSON.")

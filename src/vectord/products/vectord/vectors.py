@@ -164,6 +164,7 @@ def _token_vectors(rows: Vector, encoding: Encoding) -> Any:
 class DocumentsBody(VectorFields, kw_only=True):
     documents: list[str]
     chunk: ChunkFields
+    vectors: bool | None = True
     late: bool | None = False
     mean: bool | None = False
 
@@ -174,7 +175,7 @@ class ChunkAnswer(msgspec.Struct):
     start: int
     stop: int
     tokens: int
-    vector: EncodedVector
+    vector: EncodedVector | UnsetType = UNSET
 
 
 class DocumentAnswer(msgspec.Struct):
@@ -199,11 +200,15 @@ class DocumentsAnswer(ResultAnswer):
     },
 )
 def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
+    for field, is_set in (("late", body.late), ("mean", body.mean)):
+        if is_set and body.vectors is False:
+            raise InvalidField("{field} contradicts {body.vectors}, which is false.", field=field)
     request = DocumentsRequest(
         documents=body.documents,
         chunks=read_chunks(body.chunk.max_tokens, body.chunk.overlap_tokens, body.chunk.by),
         model=body.model or None,
         text=prompted_options(body),
+        vectors=body.vectors is not False,
         late=body.late is True,
         mean=body.mean is True,
         normalize=body.normalize is not False,
@@ -221,11 +226,12 @@ def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
 
 
 def _document(index: int, document: ChunkedDocument, encoding: Encoding) -> dict[str, Any]:
-    vectors = encoded_rows(document.vectors["float"], encoding)
-    chunks = [
-        {"start": chunk.span.start, "stop": chunk.span.stop, "tokens": chunk.tokens, "vector": vector}
-        for chunk, vector in zip(document.chunks, vectors, strict=True)
+    chunks: list[dict[str, Any]] = [
+        {"start": chunk.span.start, "stop": chunk.span.stop, "tokens": chunk.tokens} for chunk in document.chunks
     ]
+    if document.vectors:
+        for chunk, vector in zip(chunks, encoded_rows(document.vectors["float"], encoding), strict=True):
+            chunk["vector"] = vector
     shown: dict[str, Any] = {"index": index, "chunks": chunks}
     if document.mean is not None:
         (shown["mean"],) = encoded_rows([document.mean], encoding)
