@@ -21,6 +21,7 @@ from bench import (
     peer_models,
     peers,
     precision,
+    quality,
     rejections,
     run,
     scaling,
@@ -75,6 +76,9 @@ def main() -> None:
         show(report, options.json)
         if not options.json:
             print(precision.table(compared))
+        return
+    if options.measure == "quality":
+        _quality(options)
         return
     if options.measure == "texts":
         options.backend = "fake"
@@ -132,6 +136,15 @@ def _vectord(options: argparse.Namespace, machine: dict[str, str]) -> None:
     show(report, options.json)
     if options.measure == "bench":
         chart.keep("bench", plain(report))
+
+
+def _quality(options: argparse.Namespace) -> None:
+    data = quality.read_data_set(options.folder)
+    found = quality.measure(options.models, options.backend, data)
+    about = {"data set": f"{data.name}: {len(data.queries)} queries, {len(data.passages)} passages"}
+    show(Report(title="vectord quality", conditions=conditions() | about, rows=(), rounds=found), options.json)
+    if not options.json:
+        print(quality.table(found))
 
 
 def _tokenizing(options: argparse.Namespace) -> None:
@@ -231,6 +244,7 @@ def _options() -> argparse.Namespace:
             "bulk",
             "console",
             "precision",
+            "quality",
             "int8",
             "static",
             "scaling",
@@ -245,12 +259,20 @@ def _options() -> argparse.Namespace:
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; "
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
-        "precision: vectors and search results of each dtype; int8: its speed next to the usual dtype; "
+        "precision: vectors and search results of each dtype; "
+        "quality: nDCG@10 and recall of each dtype and kind of vectors; int8: its speed next to the usual dtype; "
         "static: a table in process, next to model2vec and sentence-transformers; "
         "scaling: a model of more cores from parts measured on one, and this machine's figures next to it; "
         "systems: the benchmarks that other servers have published; "
         "texts: CPU time of a further text in a request, without computing it; "
         "tokenizing: CPU time of a text in tokenizers and in tokie",
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=REPOSITORY / "bench/questions",
+        help="of quality: a data set in BEIR's format (default: questions about this documentation)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
@@ -272,7 +294,7 @@ def _options() -> argparse.Namespace:
         type=Path,
         nargs="+",
         default=[resolve(DEFAULT_MODEL, offline=True).folder],
-        help="folders of precision, int8 and tokenizing (default: the default model), and the table of static",
+        help="folders of precision, quality, int8 and tokenizing (default: the default model), and the table of static",
     )
     parser.add_argument("--families", nargs="+", default=[], help="names in bench/families.py (default: all)")
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
