@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
+import scipy.sparse  # type: ignore[import-untyped]
 
 from bench.precision import FORMATS, REFERENCE
 from vectord.compose import running_engine
@@ -142,7 +142,7 @@ def _encode(folder: Path, data: DataSet, class_name: str) -> tuple[Any, Any]:
         return tuple(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, passages))
     if class_name == "SparseEncoder":
         return tuple(scipy.sparse.csr_matrix(rows.to_dense().numpy()) for rows in (queries, passages))
-    return tuple([np.asarray(row, np.float32) for row in rows] for rows in (queries, passages))
+    return [np.asarray(row, np.float32) for row in queries], [np.asarray(row, np.float32) for row in passages]
 
 
 def _compared(
