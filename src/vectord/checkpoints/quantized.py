@@ -292,7 +292,7 @@ def read_quantization(config: Settings) -> Quantization | None:
 def expand(weights: Mapping[str, Weight], config: Settings) -> Mapping[str, Weight]:
     """Return the tensors with the matrix of each quantized layer under its usual name, X.weight.
 
-    Raises ModelUnavailable as `read_quantization`, and for a layer whose tensors are missing or do not fit together.
+    Raises ModelUnavailable as `read_quantization`, without quantized layers, and for a layer whose tensors are missing or do not fit together.
     """
     quantization = read_quantization(config)
     if quantization is None:
@@ -303,6 +303,8 @@ def expand(weights: Mapping[str, Weight], config: Settings) -> Mapping[str, Weig
             if name.endswith(f".{part}"):
                 layers.setdefault(name.removesuffix(f".{part}"), {})[part] = weight
     layers = {name: layer for name, layer in layers.items() if not layer.keys().isdisjoint(quantization.markers)}
+    if not layers:
+        raise ModelUnavailable(f"{config.path}: the weights are said to be quantized, and no layer of them is")
     used = {weight.name for layer in layers.values() for weight in layer.values()}
     plain = {
         name: weight
