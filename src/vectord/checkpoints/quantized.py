@@ -292,7 +292,8 @@ def read_quantization(config: Settings) -> Quantization | None:
 def expand(weights: Mapping[str, Weight], config: Settings) -> Mapping[str, Weight]:
     """Return the tensors with the matrix of each quantized layer under its usual name, X.weight.
 
-    Raises ModelUnavailable as `read_quantization`, without quantized layers, and for a layer whose tensors are missing or do not fit together.
+    Raises ModelUnavailable as `read_quantization`, without quantized layers, and for a layer whose tensors are missing
+    or do not fit together.
     """
     quantization = read_quantization(config)
     if quantization is None:
@@ -304,7 +305,8 @@ def expand(weights: Mapping[str, Weight], config: Settings) -> Mapping[str, Weig
                 layers.setdefault(name.removesuffix(f".{part}"), {})[part] = weight
     layers = {name: layer for name, layer in layers.items() if not layer.keys().isdisjoint(quantization.markers)}
     if not layers:
-        raise ModelUnavailable(f"{config.path}: the weights are said to be quantized, and no layer of them is")
+        key = next(key for key in KEYS if key in config)
+        raise ModelUnavailable(f"{config.path}: {key} describes quantized weights, but no layer of the checkpoint is")
     used = {weight.name for layer in layers.values() for weight in layer.values()}
     plain = {
         name: weight
