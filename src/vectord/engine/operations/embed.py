@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.multivectors import MultiVectors, check_multivectors, converted, pool
+from vectord.engine.operations.multivectors import ColbertForms, check_multivectors, converted, pool
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError, installing
@@ -232,10 +232,10 @@ async def _finish(
     return await compute(rows.size, finish)
 
 
-async def _finish_rows(made: ModelVectors, request: EmbedRequest) -> MultiVectors:
+async def _finish_rows(made: ModelVectors, request: EmbedRequest) -> ColbertForms:
     assert made.colbert is not None
     if request.colbert == COLBERT_ROWS:
-        return MultiVectors(made.colbert, None)
+        return ColbertForms(made.colbert, None)
     return await _on_thread(partial(converted, made.colbert, request.colbert, query=request.text.is_query))
 
 

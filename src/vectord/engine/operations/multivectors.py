@@ -25,7 +25,7 @@ MAX_ENCODING = 65_536  # numbers of an encoding: the widest vectors that vector 
 Rows = npt.NDArray[np.generic]  # (n, C)
 
 
-class MultiVectors(NamedTuple):
+class ColbertForms(NamedTuple):
     rows: Sequence[Rows]
     encodings: Float32 | None
 
@@ -52,7 +52,7 @@ def check_multivectors(spec: ModelSpec, request: EmbedRequest) -> None:
         raise InvalidField(template, field="colbert.muvera", limit=MAX_ENCODING, given=muvera.width)
 
 
-def converted(each: Sequence[Float32], options: MultiVectorOptions, *, query: bool) -> MultiVectors:
+def converted(each: Sequence[Float32], options: MultiVectorOptions, *, query: bool) -> ColbertForms:
     """The rows (n_i, C) of each text, of length 1, as the options say; and with `muvera` a vector of each text.
 
     Cut and scaled to length 1, then pooled, then encoded, then in the precision.
@@ -64,7 +64,7 @@ def converted(each: Sequence[Float32], options: MultiVectorOptions, *, query: bo
     encodings = None
     if options.muvera is not None:
         encodings = np.stack([encode(rows, options.muvera, query=query) for rows in each])
-    return MultiVectors([in_precision(rows, options.precision) for rows in each], encodings)
+    return ColbertForms([in_precision(rows, options.precision) for rows in each], encodings)
 
 
 # --- pooling --------------------------------------------------------------------------------------------------
