@@ -22,7 +22,7 @@ MANIFEST = Manifest(3, "source", {"kind": None}, "model", "space")
 
 def open_folder(job: BulkJob, manifest: Manifest = MANIFEST) -> JobFolder:
     folder = JobFolder(job, file_format_of(job))
-    folder.start(manifest, VectorWidths(4, 0), {})
+    folder.start(manifest, VectorWidths(4, 0, 0), {})
     return folder
 
 
