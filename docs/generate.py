@@ -240,6 +240,7 @@ COMPARED = {
     "mpnet": "transformers; sentence-transformers with all-mpnet-base-v2",
     "new": "transformers' Gte",
     "nomic_bert": "transformers; v2: with the experts of Nomic's own code",
+    "qwen3_bidirec": "transformers' Qwen3 without the causal mask",
     "siglip_text_model": "transformers; SigLIP 2, but NaFlex",
     "static": "sentence-transformers",
 }

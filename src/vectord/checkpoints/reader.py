@@ -269,7 +269,7 @@ def _kind_of(folder: ModelFolder) -> ModelKind:
         return "classify"
     if folder.is_saved_as("ForCausalLM") and is_yes_no(folder):
         return "yes-no"
-    if folder.is_saved_as("ForMaskedLM") and is_splade(folder):
+    if (folder.is_saved_as("ForMaskedLM") or folder.is_saved_as("ForCausalLM")) and is_splade(folder):
         return "splade"
     return "embed"
 

@@ -108,8 +108,8 @@ def test_a_text_is_the_same_alone_and_among_others(tiny: Tiny, backend: Backend)
 
 def test_an_unknown_class_of_own_code_is_refused_and_can_be_allowed(tiny: Tiny) -> None:
     """Code of the model's repository is never run, and its class could compute something else."""
-    own = {**tiny.spec.config, "auto_map": {"AutoModel": "modeling.Mine"}, "architectures": ["Qwen3BidirectionalModel"]}
-    with pytest.raises(ModelUnavailable, match="the class Qwen3BidirectionalModel is in the model's own code"):
+    own = {**tiny.spec.config, "auto_map": {"AutoModel": "modeling.Mine"}, "architectures": ["Qwen3ForwardModel"]}
+    with pytest.raises(ModelUnavailable, match="the class Qwen3ForwardModel is in the model's own code"):
         numpy_answer(replace(tiny.spec, config=own), TEXTS[:1])
     allowed = Settings(tiny.spec.folder / "config.json", own, ["architectures"])
     known = {**own, "architectures": tiny.spec.config.get("architectures", [])}  # its own class's name

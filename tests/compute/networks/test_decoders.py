@@ -18,6 +18,7 @@ from tests.compute.networks.tiny_decoders import (
     CASES,
     CONFIGS,
     VOCAB_SIZE,
+    WINDOW,
     Head,
     load_reference,
     minicpm_reference,
@@ -37,7 +38,7 @@ from vectord.errors import ModelUnavailable
 
 LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
 DECODERS = sorted(CONFIGS.keys() - {"deberta-v2", "embedding_gemma2_text", "lfm2"})
-CAUSAL = sorted(set(DECODERS) - {"eurobert"})
+CAUSAL = sorted(set(DECODERS) - {"eurobert", "ultrabert"})
 NO, YES = 21, 4
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
@@ -83,6 +84,18 @@ OLD_FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
             "rope_scaling": {"rope_type": "linear", "factor": 8.0},
         },
         set(),
+    ),
+    "ultrabert by layer": (
+        "ultrabert",
+        {
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+        {"attention_windows": [WINDOW, None, WINDOW], "rope_theta": [100.0, 1000.0, 100.0]},
+        {"rope_parameters", "layer_types", "sliding_window"},
     ),
     "mistral": ("mistral", {}, {"rope_theta": 10000.0, "rope_scaling": None}, {"rope_parameters"}),
     "gemma": (

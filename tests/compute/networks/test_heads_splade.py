@@ -12,7 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sparse_encoder.modules import SpladePooling
+from tests.checkpoints.folders import write_json
+from tests.checkpoints.reading import spec_of
 from tests.compute.networks.case import VOCABULARY, numpy_answer, texts_of
+from tests.compute.networks.tiny_decoders import VOCAB_SIZE, load_reference
+from tests.compute.networks.tiny_decoders import write as write_decoder
 from tests.compute.networks.tiny_encoders import (
     CASES,
     change_config,
@@ -20,6 +24,8 @@ from tests.compute.networks.tiny_encoders import (
     write_tiny,
 )
 from tests.models import batch_of
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from vectord.checkpoints.files.read import Settings
 from vectord.compute.backends.base import BackendOptions
@@ -111,3 +117,31 @@ def test_another_matrix_than_the_tied_words_is_refused(tmp_path: Path) -> None:
     np.testing.assert_array_equal(largest_logits(folder, "bert", config=ignored), want)
     change_config(folder, tie_word_embeddings=False)
     assert np.abs(largest_logits(folder, "bert") - want).max() > 0.1
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
+def test_weights_of_a_language_model_equal_sentence_transformers(
+    tmp_path: Path, model_type: str, causal: bool, tied: bool
+) -> None:
+    """The logits of the next word after each token, through the library's SpladePooling, as in splade-code."""
+    sizes = {"tie_word_embeddings": tied, "is_causal": causal}
+    folder = write_decoder(model_type, tmp_path, head="AutoModelForCausalLM", **sizes)
+    tokenizer = Tokenizer(WordLevel({f"word{i}": i for i in range(VOCAB_SIZE)}, unk_token="word0"))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
+    names = (("MLMTransformer", ""), ("SpladePooling", "1_SpladePooling"))
+    package = "sentence_transformers.sparse_encoder.models"
+    write_json(folder / "modules.json", [{"name": n, "path": path, "type": f"{package}.{n}"} for n, path in names])
+    write_json(folder / "1_SpladePooling" / "config.json", {"pooling_strategy": "max"})
+    spec = spec_of(folder)
+    assert spec.outputs == {"splade"}
+    logits = numpy_answer(spec, TEXTS, "splade")
+    model, pooling = load_reference(folder, "AutoModelForCausalLM"), SpladePooling("max")
+    for text, row in zip(TEXTS, logits, strict=True):
+        ids = torch.tensor([text])
+        with torch.no_grad():
+            features = {"token_embeddings": model(input_ids=ids).logits, "attention_mask": torch.ones_like(ids)}
+            want = pooling(features)["sentence_embedding"][0]
+        np.testing.assert_allclose(np.log1p(np.maximum(row, 0)), want.numpy(), atol=1e-5)

@@ -54,6 +54,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window": WINDOW,
     },
     "eurobert": _DECODER,
+    "ultrabert": {**_DECODER, "head_dim": 16, "layer_types": _LAYER_TYPES, "sliding_window": WINDOW},
     "mistral": {**_DECODER, "head_dim": 16, "sliding_window": WINDOW},
     "ministral3": {
         **_DECODER,
@@ -140,6 +141,7 @@ BIDIRECTIONAL: Mapping[str, tuple[str, str]] = {
     "bidirectional_pplx_qwen3": ("PPLXQwen3Model", "qwen3"),
     "lfm2_bidirectional": ("Lfm2BidirectionalModel", "lfm2"),
     "llama_bidirec": ("LlamaBidirectionalModel", "llama"),
+    "qwen3_bidirec": ("Qwen3BidirectionalModel", "qwen3"),
     "ministral3_bidirec": ("Ministral3BidirectionalModel", "ministral3"),
 }
 

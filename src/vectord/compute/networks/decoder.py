@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
-from vectord.compute.networks.heads import Classifier, Projection
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.rotary import CosSin, Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
@@ -34,6 +34,7 @@ PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 # Every token attends to all, whatever the config says: transformers' EuroBERT, and classes of model repositories.
 BIDIRECTIONAL = frozenset(
     {"bidirectional_pplx_qwen3", "embedding_gemma2_text", "eurobert", "llama_bidirec", "ministral3_bidirec"}
+    | {"qwen3_bidirec", "ultrabert"}
 )
 
 # Keys of config.json that may be unread, of all decoders.
@@ -183,6 +184,17 @@ def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> No
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
     score = weights.tensor("score.weight", labels, facts.size(config, "hidden_size"))
     return Classifier("last", (Projection(Linear(score, None)),))
+
+
+def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
+    """Return the language model's head, for SPLADE: a word's logit after each token."""
+    shape, name = (facts.size(config, "vocab_size"), facts.size(config, "hidden_size")), "lm_head.weight"
+    bias = weights.constant("lm_head.bias", np.zeros(shape[0], np.float32))
+    if not facts.flag(config, "tie_word_embeddings", False):
+        return MaskedLM(Projection(), weights.tensor(name, *shape), bias)
+    body = weights.after_prefix(PREFIXES, WORDS)
+    weights.check_tied(name, body, WORDS, config, *shape)
+    return MaskedLM(Projection(), body.tensor(WORDS, *shape), bias)
 
 
 def head_rows(

@@ -64,10 +64,12 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "nomic_bert": ("nomic_bert", "NomicBert"),
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen2", "Qwen3"),
+    "qwen3_bidirec": ("qwen2", "Qwen3Bidirectional"),
     "roberta": ("roberta", "Roberta"),
     "siglip_text_model": ("siglip", "Siglip"),
     "siglip_vision_model": ("siglip", "Siglip"),
     "t5": ("t5", "T5"),
+    "ultrabert": ("ultrabert", "U(?i:ltraBert)"),
     "xlm_roberta": ("roberta", "XLMRoberta"),
 }
 # What may follow a prefix in the name of such a class, as config.json's `architectures` has it.

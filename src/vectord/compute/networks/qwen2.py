@@ -1,4 +1,5 @@
-"""`model_type: qwen2` and `qwen3`: GTE-Qwen2, Qwen2.5, Qwen3-Embedding, Qwen3-Reranker; pplx-embed's name of Qwen3.
+"""`model_type: qwen2` and `qwen3`: GTE-Qwen2, Qwen2.5, Qwen3-Embedding, Qwen3-Reranker; two names of a bidirectional
+Qwen3, pplx-embed's and Giga-Embeddings'.
 
 Names as in transformers/models/qwen2/modeling_qwen2.py and qwen3/modeling_qwen3.py. Qwen3 normalizes each head's query
 and key, and has biases only if the config says so.
@@ -19,6 +20,7 @@ from vectord.compute.ops.base import Ops, T
 
 classifier = decoder.classifier
 head_rows = decoder.head_rows
+masked_lm = decoder.masked_lm
 
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,

@@ -215,6 +215,7 @@ OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's 
 _OTHER_DECODERS = frozenset(
     {"bidirectional_pplx_qwen3", "embedding_gemma2", "embedding_gemma2_text", "gemma", "gemma2", "gemma3_text", "lfm2"}
     | {"lfm2_bidirectional", "llama", "llama_bidirec", "minicpm", "ministral3", "ministral3_bidirec", "mistral"}
+    | {"qwen3_bidirec"}
 )
 
 
