@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.onnx_file import read_onnx
+from vectord.checkpoints.files.packed_table import REST, TABLE, read_packed_table
 from vectord.checkpoints.files.read import map_file, read_json_object
 from vectord.checkpoints.files.safetensors_file import read_safetensors
 from vectord.checkpoints.files.torch_file import read_torch_file
@@ -29,6 +30,7 @@ _READERS: Mapping[str, Callable[[Path, mmap.mmap], dict[str, Weight]]] = {
     ".safetensors": read_safetensors,
     ".bin": read_torch_file,
     ".pt": read_torch_file,
+    TABLE: read_packed_table,
 }
 
 
@@ -60,9 +62,9 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
     weights: dict[str, Weight] = {}
     maps = []
     for path in paths:
-        read = read_weights if is_gguf(path) else _READERS.get(path.suffix)
+        read = read_weights if is_gguf(path) else _READERS.get(path.name, _READERS.get(path.suffix))
         if read is None:
-            raise ModelUnavailable(f"{path}: weights are read from {', '.join(_READERS)} and GGUF files")
+            raise ModelUnavailable(f"{path}: weights are read from .safetensors, .bin, .pt and GGUF files")
         mapped = map_file(path)
         maps.append(mapped)
         found = read(path, mapped)
@@ -97,13 +99,16 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """Return model.safetensors, else the shards of its index in order, else pytorch_model.bin or its shards."""
+    """Return model.safetensors, else the shards of its index in order, else pytorch_model.bin or its shards, else a
+    packed table."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         single, index = folder / name, folder / f"{name}.index.json"
         if single.is_file():
             return (single,)
         if index.is_file():
             return _shards(index, suffix=single.suffix)
+    if (folder / TABLE).is_file():
+        return folder / REST, folder / TABLE
     others = sorted(path.name for pattern in ("*.bin", "*.pt", "*.onnx", "*.gguf") for path in folder.glob(pattern))
     found = f"; found {', '.join(others[:5])}" if others else ""
     raise ModelUnavailable(f"{folder}: no model.safetensors, no pytorch_model.bin, and no index of either{found}")

@@ -30,6 +30,7 @@ MODULES_LIMIT = 32
 RouteName: TypeAlias = Literal["document", "query"]
 
 STATIC = "static"  # the model_type and architecture of static models
+STATIC_MODULE = "StaticEmbedding"
 # The class of jina-embeddings-v5-text: a network, an adapter for each task, and its last token, in one module.
 TASKS_CLASS = "JinaEmbeddingsV5Model"
 LIST_CLASS = "JinaForRanking"  # of the listwise rerankers jina-reranker-v3 and v3.5
@@ -55,20 +56,23 @@ _KINDS = (
     "MultiVectorMask",
     "LogitScore",
     "StaticEmbedding",
+    "SSE",  # RikkaBotan's own: StaticEmbedding with a tanh; the next is the same, its table in 4 bits
+    "SSEQ",
     router.TABLE,
     *router.ROUTERS,
     "Dropout",
 )
 _TRAINING_ONLY = frozenset({"Dropout"})
-# The words before them: of sentence-transformers 2 to 6, or the classes of pylate, jina-embeddings-v3 and pplx-embed.
+# The words before them: of sentence-transformers 2 to 6, or classes of pylate and of models' own.
 _PACKAGE = re.compile(r"sentence_transformers\.(models|\w+\.(models|modules))(\.\w+)?")
 _FURTHER_CLASS = re.compile(
-    r"pylate\.models(\.Dense)?\.Dense|([\w./-]+--)?(custom_st\.Transformer|st_quantize\.FlexibleQuantizer)"
+    r"pylate\.models(\.Dense)?\.Dense"
+    r"|([\w./-]+--)?(custom_st\.Transformer|st_quantize\.FlexibleQuantizer|(\w+\.)?SSEQ?)"
 )
 
 
 class Module(msgspec.Struct, frozen=True):
-    kind: str  # one of _KINDS; MLMTransformer becomes Transformer
+    kind: str  # one of _KINDS; MLMTransformer becomes Transformer, SSE and SSEQ become StaticEmbedding
     folder: Path
     allowed: frozenset[str] = frozenset()  # keys of its configuration that the operator allows to be unknown
     class_path: str = ""
@@ -122,7 +126,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         raise ModelUnavailable(f"{transformer / ADAPTER}: an adapter of one route of a Router is not supported")
     if is_adapter and located.base is not None:
         return _open_adapter(located, located.base, modules, transformer, allowed)
-    is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
+    is_module = bool(modules) and modules[0].kind == STATIC_MODULE
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)
     architectures = config.value("architectures", tuple[str, ...], ())
     has_tasks = architectures[:1] == (TASKS_CLASS,)
@@ -264,7 +268,7 @@ def read_modules(
         of_route = routes.query if route == "query" else routes.document
         listed = (*_of_route(listed[0], of_route), *listed[1:])
     modules = tuple(module for module in listed if module.kind not in _TRAINING_ONLY)
-    if listed and (not modules or modules[0].kind not in ("Transformer", "StaticEmbedding")):
+    if listed and (not modules or modules[0].kind not in ("Transformer", STATIC_MODULE)):
         raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
     return modules
 
@@ -322,7 +326,8 @@ def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module:
         )
     if kind not in _KINDS:
         raise ModelUnavailable(f"{path}: type {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
-    return Module(kind.removeprefix("MLM"), path.parent / inside, allowed, class_path)
+    kind = {"MLMTransformer": "Transformer", "SSE": STATIC_MODULE, "SSEQ": STATIC_MODULE}.get(kind, kind)
+    return Module(kind, path.parent / inside, allowed, class_path)
 
 
 # --- after pooling --------------------------------------------------------------------------------------------

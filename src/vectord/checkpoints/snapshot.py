@@ -36,6 +36,7 @@ DOWNLOADED = (
     "*/adapter_model.safetensors",
     "artifact.metadata",  # Stanford's ColBERT
     "model*.safetensors",
+    "embedding.q4_k_m.bin",
     "model.safetensors.index.json",
     "[0-9]*_*/*.json",
     "[0-9]*_*/*.safetensors",

@@ -209,6 +209,7 @@ class StaticTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table with a row for each token. A text's vector is the mean of its tokens' rows."""
 
     tensor: str  # the name of the table (rows, D)
+    bends: bool | None = None  # SSE: the mean becomes dyt.beta * tanh(dyt.alpha * mean + dyt.bias)
     unknown_id: int | None = None  # the token that does not count; None: every token counts
     truncates_known: bool = False  # whether unknown tokens are left out before a long text is truncated
     max_characters: int | None = None  # of a text, where the library truncates before it tokenizes

@@ -123,6 +123,48 @@ def test_sentence_transformers(normalize: bool, truncation: int | None, folder: 
     assert_equal(got / np.linalg.norm(got, axis=1, keepdims=True) if normalize else got, model.encode(TEXTS))
 
 
+@pytest.mark.parametrize("name", ["SSE.SSE", "maker/model--SSE.SSE"])
+def test_a_table_with_a_tanh(name: str, folder: Path) -> None:
+    """RikkaBotan's SSE: torch's EmbeddingBag, then beta * tanh(alpha * mean + bias)."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    bag = torch.nn.EmbeddingBag(len(WORDS), WIDTH)
+    alpha, beta, bias = (torch.randn(WIDTH, generator=generator) for _ in range(3))
+    tensors = {"embedding.weight": bag.weight, "dyt.alpha": alpha, "dyt.beta": beta, "dyt.bias": bias}
+    folder.mkdir()
+    safetensors.numpy.save_file({key: t.detach().numpy() for key, t in tensors.items()}, folder / "model.safetensors")
+    tokenizer = tokenizer_of("WordLevel")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": name}])
+    ids = [torch.tensor(tokenizer.encode(text).ids) for text in TEXTS]
+    starts = torch.tensor(np.cumsum([0, *map(len, ids[:-1])]))
+    want = beta * torch.tanh(alpha * bag(torch.cat(ids), starts) + bias)
+    assert_equal(vectors(folder), want.detach().numpy())
+    safetensors.numpy.save_file({"embedding.weight": bag.weight.detach().numpy()}, folder / "model.safetensors")
+    assert "dyt.alpha must have 8 numbers" in refusal(folder)
+
+
+def test_a_table_of_four_bits(folder: Path) -> None:
+    """RikkaBotan's SSEQ: the upper half of a byte is the first of two columns, and each row has a scale."""
+    rng = np.random.default_rng(7)
+    numbers, scales = rng.integers(0, 16, (len(WORDS), WIDTH)), rng.random((len(WORDS), 1)).astype(np.float32)
+    alpha, beta, bias = rng.normal(size=(3, WIDTH)).astype(np.float32)
+    folder.mkdir()
+    packed = (numbers[:, ::2] * 16 + numbers[:, 1::2]).astype(np.uint8)
+    (folder / "embedding.q4_k_m.bin").write_bytes(packed.tobytes() + scales.tobytes())
+    tensors = {"dyt.alpha": alpha, "dyt.beta": beta, "dyt.bias": bias}
+    safetensors.numpy.save_file(tensors, folder / "model_rest.safetensors")
+    tokenizer = tokenizer_of("WordLevel")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "maker/model--SSEQ.SSEQ"}])
+    table = (numbers / 7.5 - 1) * scales
+    means = np.array([table[tokenizer.encode(text).ids].mean(axis=0) for text in TEXTS])
+    assert_equal(vectors(folder), beta * np.tanh(alpha * means + bias))
+    safetensors.numpy.save_file({"dyt.alpha": alpha[:4]}, folder / "model_rest.safetensors")
+    assert "are not rows of 4 numbers" in refusal(folder)
+
+
 def test_facts(folder: Path) -> None:
     """What /info and the scheduler show; the facts come from the tensors."""
     spec = spec_of(write_table(folder, quantized=True))

@@ -10,6 +10,8 @@ A folder with a config.json is model2vec's. The libraries differ, and the one th
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -23,6 +25,8 @@ from vectord.errors import ConfigError, ModelUnavailable
 
 MAX_TOKENS = 512  # model2vec's default
 UNLIMITED_TOKENS = 32_768  # where the library truncates nothing
+
+_BEND = ("dyt.alpha", "dyt.beta", "dyt.bias")  # of the module SSE
 
 # model2vec's keys of config.json. Most describe how the table was made, and the tensors show the rest; `normalize` is
 # the request's choice here.
@@ -40,8 +44,9 @@ def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
     if [module.kind for module in folder.modules[1:]] not in ([], ["Normalize"]):
         raise wrong_order(folder.root, folder.modules, supported="StaticEmbedding, Normalize")
     refuse_unread(folder.config, _KEYS)
-    tensor, ids, dimensions = _shapes(spec)
-    table, max_tokens = _rules(folder, StaticTable(tensor=tensor), spec)
+    bends = bool(folder.modules) and folder.modules[0].class_path.endswith(("SSE", "SSEQ"))
+    tensor, ids, dimensions = _shapes(spec, _BEND if bends else ())
+    table, max_tokens = _rules(folder, StaticTable(tensor=tensor, bends=bends or None), spec)
     return replace(
         spec,
         config={**folder.config.fields, "vocab_size": ids},
@@ -56,8 +61,8 @@ def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
     )
 
 
-def _shapes(spec: ModelSpec) -> tuple[str, int, int]:
-    """The table's name, how many token ids have a row, and its columns."""
+def _shapes(spec: ModelSpec, vectors: Collection[str]) -> tuple[str, int, int]:
+    """The table's name, how many token ids have a row, and its columns. vectors: tensors with a number for each."""
     tensors = open_checkpoint(spec.weights)
     shapes = {name: weight.shape for name, weight in tensors.items()}
     tensors.close()
@@ -67,9 +72,11 @@ def _shapes(spec: ModelSpec) -> tuple[str, int, int]:
         raise ModelUnavailable(f"{path}: no table named embeddings or embedding.weight with rows and columns")
     # sentence-transformers applies them to `embeddings`, as model2vec names the table, and ignores them otherwise.
     further = {"weights", "mapping"} if name == "embeddings" else set()
-    if others := sorted(shapes.keys() - {name} - further):
+    if others := sorted(shapes.keys() - {name, *vectors} - further):
         raise ModelUnavailable(f"{path}: a static model has no tensor {others[0][:60]!r}")
     rows, dimensions = shapes[name]
+    if wrong := next((vector for vector in vectors if shapes.get(vector) != (dimensions,)), None):
+        raise ModelUnavailable(f"{path}: {wrong} must have {dimensions} numbers, as many as the table has columns")
     ids = shapes.get("mapping", (rows,))
     if len(ids) != 1 or shapes.get("weights", ids) != ids:
         raise ModelUnavailable(f"{path}: mapping and weights must have one number for each token")

@@ -2,7 +2,7 @@
 
 The table stays in the file's dtype (bfloat16 becomes float32), memory-mapped, so that only rows that occur are read.
 Sums are computed in float32.
-Source: model2vec's `StaticModel.encode`, sentence-transformers' `StaticEmbedding`.
+Source: model2vec's `StaticModel.encode`, sentence-transformers' `StaticEmbedding`, RikkaBotan's `SSE`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class StaticBackend(Backend):
         self._rows = _numbers(self._tensors.get("mapping"), np.int64)
         self._weights = _numbers(self._tensors.get("weights"), np.float32)
         self._unknown_id = spec.static.unknown_id
+        names = ("alpha", "beta", "bias") if spec.static.bends else ()
+        self._bend = tuple(self._tensors[f"dyt.{name}"].as_float32() for name in names)  # (D,) each
         if self._rows is not None and not (0 <= self._rows.min() <= self._rows.max() < len(self._table)):
             raise ModelUnavailable(f"{spec.weights[0]}: mapping names rows outside the table of {len(self._table):,}")
         self.facts = BackendFacts(
@@ -76,6 +78,9 @@ class StaticBackend(Backend):
         for vector, start, stop in zip(vectors, starts.tolist(), stops.tolist(), strict=True):
             np.add.reduce(part[start:stop], axis=0, out=vector)  # reduceat and one sparse product are slower
         vectors /= np.maximum(counts, 1)[:, None].astype(np.float32)
+        if self._bend:
+            alpha, beta, bias = self._bend
+            vectors = beta * np.tanh(alpha * vectors + bias)
         return {"dense": vectors}
 
     def close(self) -> None:
