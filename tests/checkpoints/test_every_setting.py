@@ -22,7 +22,7 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTran
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
-from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tests.checkpoints.kinds.test_colbert import save_multi_vector_encoder
 from tests.checkpoints.reading import spec_of
@@ -40,6 +40,7 @@ from transformers import (
     BertForSequenceClassification,
     ModernBertConfig,
     ModernBertForSequenceClassification,
+    ModernBertModel,
     PreTrainedModel,
     TextClassificationPipeline,
 )
@@ -295,6 +296,19 @@ def write_reranker(folder: Path) -> Path:
     return save(CrossEncoder(str(source), device="cpu", prompts={"query": "fox "}), folder)
 
 
+def write_modular_reranker(folder: Path) -> Path:
+    """As the Ettin rerankers: the first token through two layers and a norm."""
+    tokens = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+    config = ModernBertConfig(vocab_size=96, **FACTS, **tokens)
+    source = write_network(folder / "source", ModernBertModel, config)
+    names = {"module_output_name": "scores", "activation_function": torch.nn.Identity()}
+    layers = [Dense(WIDTH, 12, bias=False, activation_function=torch.nn.GELU()), LayerNorm(12), Dense(12, 1, **names)]
+    for parameter in (parameter for layer in layers for parameter in layer.parameters()):
+        torch.nn.init.normal_(parameter, std=0.5)
+    modules = [Transformer(str(source)), Pooling(WIDTH, "cls"), *layers]
+    return save(CrossEncoder(modules=modules, device="cpu"), folder)
+
+
 def write_classifier(folder: Path) -> Path:
     """As transformers saves it, without modules."""
     tokens = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
@@ -311,7 +325,7 @@ def scores_reference(folder: Path) -> Arrays:
     """The scores of sentence-transformers; for several labels without an activation function, those of transformers."""
     model = CrossEncoder(str(folder), device="cpu")
     scores = model.predict([(QUERY, passage) for passage in PASSAGES], convert_to_numpy=True).reshape(len(PASSAGES), -1)
-    labels = model.config.id2label
+    labels = model.config.id2label if model.num_labels == len(model.config.id2label) else {0: "LABEL_0"}
     if model.num_labels > 1 and isinstance(model.activation_fn, torch.nn.Identity):
         pipeline = TextClassificationPipeline(model=model.model, tokenizer=model.tokenizer)
         rows = [pipeline.postprocess({"logits": row[None]}, top_k=None) for row in torch.tensor(scores)]
@@ -480,6 +494,18 @@ CASES = {
         second=multi_vector_reference,  # without words of a skiplist that the vocabulary has not, and with prompts
     ),
     "reranker": Case(write_reranker, scores_answer, scores_reference, {**COMMON, "config.json": SCORE_KEYS}),
+    "reranker of modules": Case(
+        write_modular_reranker,
+        scores_answer,
+        scores_reference,
+        {
+            **COMMON,
+            "1_Pooling/config.json": Pooling.config_keys,
+            "2_Dense/config.json": DENSE_KEYS,
+            "3_LayerNorm/config.json": LayerNorm.config_keys,
+            "4_Dense/config.json": DENSE_KEYS,
+        },
+    ),
     "classifier": Case(
         write_classifier,
         scores_answer,

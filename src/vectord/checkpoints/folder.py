@@ -359,15 +359,15 @@ def _weights_of(module: Module) -> Path:
     return files[0]
 
 
-def read_dense(module: Module, *, over: str) -> DenseModule:
+def read_dense(module: Module, *, over: str, to: str | None = None) -> DenseModule:
     """Return the linear layer and its weight file.
 
     over: the required input, "sentence_embedding" or "token_embeddings". Folders written before version 5.4 do not name
-    their input.
+    their input. to: the required output; None: the name of the input.
     """
     config = module.read_config()
     refuse_null(config, "in_features out_features bias activation_function")
-    _check_names(config, over)
+    _check_names(config, over, to)
     if module.class_path.startswith("pylate.") and (over != "token_embeddings" or "activation_function" not in config):
         raise ModelUnavailable(
             f"{config.path}: a Dense module of pylate (type in modules.json) must have an activation_function and may "
@@ -403,16 +403,21 @@ def check_normalize(module: Module, *, over: str) -> None:
     refuse_unread(config, {})
 
 
-def _check_names(config: Settings, over: str) -> None:
+def _check_names(config: Settings, over: str, to: str | None = None) -> None:
     refuse_null(config, "module_input_name")
-    for key in ("module_input_name", "module_output_name"):
-        config.one_of(key, (None, over))
+    config.one_of("module_input_name", (None, over))
+    config.one_of("module_output_name", (None, over) if to is None else (to,))
+
+
+def pooled_width(width: int, pooling: Pooling | tuple[Pooling, ...]) -> int:
+    """Return the width after a pooling; several poolings' vectors are laid end to end."""
+    return width * (1 if isinstance(pooling, str) else len(pooling))
 
 
 def chain_width(width: int, modules: Collection[DenseModule | NormModule]) -> int:
     """Return the width after the modules."""
     for module in modules:
         if module.in_features not in (None, width):
-            raise ModelUnavailable(f"{module.folder}: expects {module.in_features} numbers and gets {width}")
+            raise ModelUnavailable(f"{module.folder}: its dimension {module.in_features} does not fit {width} numbers")
         width = module.width or width
     return width

@@ -23,7 +23,7 @@ from vectord.checkpoints.adapters import find_adapters, read_adapter, read_tasks
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import OPTION
+from vectord.checkpoints.files.read import OPTION, read_settings
 from vectord.checkpoints.fingerprint import files_of, fingerprint
 from vectord.checkpoints.folder import (
     ADAPTER,
@@ -39,6 +39,7 @@ from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_p
 from vectord.checkpoints.kinds.scores import (
     add_classifier,
     add_listwise,
+    add_modular_classifier,
     add_token_classifier,
     add_yes_no,
     has_layer_heads,
@@ -53,13 +54,15 @@ from vectord.errors import ConfigError, ModelUnavailable
 log = logging.getLogger("vectord.checkpoints")
 
 TaskChoice: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
-ModelKind: TypeAlias = Literal["embed", "static", "towers", "colbert", "splade", "classify", "yes-no", "listwise"]
+ModelKind: TypeAlias = Literal[
+    "embed", "static", "towers", "colbert", "splade", "classify", "classify-pooled", "yes-no", "listwise"
+]
 
 _KINDS: Mapping[TaskChoice, tuple[ModelKind, ...]] = {
-    "auto": ("embed", "static", "towers", "colbert", "splade", "classify", "yes-no", "listwise"),
+    "auto": ("embed", "static", "towers", "colbert", "splade", "classify", "classify-pooled", "yes-no", "listwise"),
     "embed": ("embed", "static", "towers", "colbert", "splade"),
-    "rerank": ("classify", "yes-no", "listwise", "colbert"),
-    "classify": ("classify",),
+    "rerank": ("classify", "classify-pooled", "yes-no", "listwise", "colbert"),
+    "classify": ("classify", "classify-pooled"),
 }
 
 
@@ -133,11 +136,13 @@ def _read_route(
             spec = add_splade(folder, spec)
         case "classify":
             spec = add_classifier(folder, spec)
+        case "classify-pooled":
+            spec = add_modular_classifier(folder, spec)
         case "yes-no":
             spec = add_yes_no(folder, spec)
         case "listwise":
             spec = add_listwise(folder, spec)
-    if task == "rerank" and kind == "classify" and not spec.reranks:
+    if task == "rerank" and kind in _KINDS["classify"] and not spec.reranks:
         raise ConfigError(f"task rerank: {folder.root} has {len(spec.labels)} labels; a reranker must have one")
     _check_class(folder, kind)
     refuse_unread(folder.transformer_module, TRANSFORMER_MODULE)
@@ -193,6 +198,7 @@ _CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str, str]] = {
     "colbert": (("ColBERT", "MultiVectorEncoder", "SentenceTransformer"), "feature-extraction", _TOKENS),
     "splade": (("SparseEncoder",), "fill-mask", _TOKENS),
     "classify": (("CrossEncoder",), "sequence-classification", "scores"),
+    "classify-pooled": (("CrossEncoder",), "feature-extraction", _TOKENS),
     "yes-no": (("CrossEncoder",), "text-generation", "causal_logits"),
     "listwise": (("CrossEncoder",), "text-generation", "causal_logits"),
 }
@@ -230,6 +236,7 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
         colbert   one vector per token
         splade    one weight per token of the vocabulary
         classify  one number per label, from a classifier's head; with one label, a cross-encoder
+        classify-pooled  the same, from modules after a pooling
         yes-no    a language model that answers "no" or "yes" about a pair
         listwise  a language model that reads a list of passages, with a marker after each one
 
@@ -256,7 +263,9 @@ def _kind_of(folder: ModelFolder) -> ModelKind:
     if "LogitScore" in kinds:
         return "yes-no"
     if "Pooling" in kinds:
-        return "embed"
+        last = read_settings(folder.modules[-1].folder / "config.json", optional=True)
+        scores = last.get("module_output_name") == "scores" or folder.sentence.get("model_type") == "CrossEncoder"
+        return "classify-pooled" if kinds[-1] == "Dense" and scores else "embed"
     if kinds == ["Transformer"]:  # a CrossEncoder of version 6
         if folder.is_saved_as("ForSequenceClassification"):
             return "classify"

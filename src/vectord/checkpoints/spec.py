@@ -272,7 +272,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     outputs: frozenset[Output]  # of its network
     hidden_size: int
     max_tokens: int  # specials included
-    # dense
+    # dense, and scores of a CrossEncoder of modules
     # Several: end to end; attention: the architecture has a head of its own for it; None: the model does not embed.
     pooling: Pooling | tuple[Pooling, ...] | Literal["attention"] | None = None
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
@@ -330,7 +330,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         Source: GenericForSequenceClassification of transformers. A graph does this itself, and the words around a
         yes-or-no reranker's pairs end otherwise.
         """
-        reads_last = self.model_type in CLASSIFY_BEFORE_PADDING and "scores" in self.outputs and self.yes_no is None
+        is_classifier = "scores" in self.outputs and self.yes_no is None and not self.scores_by_modules
+        reads_last = self.model_type in CLASSIFY_BEFORE_PADDING and is_classifier
         is_graph = any(path.suffix == ".onnx" for path in self.weights)
         pad = self.config.get("pad_token_id")
         return pad if reads_last and not is_graph and type(pad) is int else None
@@ -392,6 +393,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     def scores_by_words(self) -> bool:
         """Whether the scores are the logits of words, such as "no" and "yes", not one per label."""
         return self.yes_no is not None and self.yes_no.token_ids is not None
+
+    @property
+    def scores_by_modules(self) -> bool:
+        """Whether the scores come from Dense modules after a pooling, not from the architecture's classifier."""
+        return "scores" in self.outputs and bool(self.dense_modules)
 
     @property
     def scores_width(self) -> int:

@@ -13,7 +13,7 @@ from tests.compute.networks.case import padded_states, randomize, texts_of
 from tests.models import batch_of, read_tiny_spec
 
 from vectord.checkpoints.files.read import Settings
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import ModelSpec, YesNo
 from vectord.compute.backends.base import BackendOptions
 from vectord.compute.backends.transformers import TransformersBackend, load
 from vectord.errors import ModelUnavailable
@@ -341,3 +341,32 @@ def test_a_full_device_is_a_memory_error(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(TransformersModel, "__call__", fill)
     with pytest.raises(MemoryError, match="no room for this batch"):
         tokens_of(backend, TEXTS)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_reranker_answers_by_the_logits_of_words(tied: bool, tmp_path: Path) -> None:
+    """Those of transformers' own language model after the last token, of a Qwen3.5, whose layers keep a state."""
+    import torch
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    delta = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
+    sizes = {**SIZES, "num_hidden_layers": 4, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
+    config = Qwen3_5TextConfig(**sizes, **delta, linear_value_head_dim=8, tie_word_embeddings=tied)
+    model = randomize(Qwen3_5ForCausalLM(config), size=0.2, norm=1.0)
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    words = YesNo(prefix="", body="{query}{document}", suffix="", token_ids=(7, 9), shares_prefix=False)
+    spec = read_tiny_spec(tmp_path, outputs=frozenset({"scores"}), pooling=None, yes_no=words)
+    backend = load(spec, FLOAT32)
+    got = backend.forward(batch_of(*TEXTS, outputs=("scores",)), 0)["scores"]
+    with torch.no_grad():
+        want = [model(input_ids=torch.tensor([text])).logits[0, -1, [7, 9]].numpy() for text in TEXTS]
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    backend.close()
+
+
+def test_words_of_other_language_models_are_refused(tmp_path: Path) -> None:
+    """Their classes may scale or cap the logits."""
+    words = YesNo(prefix="", body="{query}{document}", suffix="", token_ids=(7, 9), shares_prefix=False)
+    spec = read_tiny_spec(write(tmp_path, gpt2()), outputs=frozenset({"scores"}), pooling=None, yes_no=words)
+    with pytest.raises(ModelUnavailable, match="scores need a network of our own"):
+        load(spec, FLOAT32)

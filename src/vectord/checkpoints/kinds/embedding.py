@@ -17,6 +17,7 @@ from vectord.checkpoints.folder import (
     ModelFolder,
     chain_width,
     check_normalize,
+    pooled_width,
     read_after_pooling,
     read_dense,
     wrong_order,
@@ -67,7 +68,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
             folder.unsaid_end[:40],
         )
     modules = (*_own_projection(folder, spec, mode), *_after_pooling(folder, mode))
-    dimensions = chain_width(spec.hidden_size * (1 if isinstance(mode, str) else len(mode)), modules)
+    dimensions = chain_width(pooled_width(spec.hidden_size, mode), modules)
     spec = replace(
         spec,
         outputs=frozenset({"dense", "tokens"}),
@@ -127,6 +128,14 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling | tuple[Po
         mode = "last"
     log.warning("%s has no pooling configuration: using %s; set the pooling option if that is wrong", folder.root, mode)
     return mode
+
+
+def read_pooling(folder: ModelFolder) -> Pooling | tuple[Pooling, ...]:
+    """Return the pooling of the folder's Pooling module."""
+    config = _pooling_config(folder)
+    if config is not None:
+        config.get("include_prompt")  # pairs have no prompt
+    return _pooling(folder, config)
 
 
 def has_pooling(folder: ModelFolder) -> bool:

@@ -18,7 +18,16 @@ from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
-from vectord.checkpoints.folder import ModelFolder, chain_width, read_chat_template, wrong_order
+from vectord.checkpoints.folder import (
+    ModelFolder,
+    chain_width,
+    pooled_width,
+    read_after_pooling,
+    read_chat_template,
+    read_dense,
+    wrong_order,
+)
+from vectord.checkpoints.kinds.embedding import read_pooling
 from vectord.checkpoints.spec import DenseActivation, DenseModule, ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ConfigError, ModelUnavailable
@@ -29,6 +38,7 @@ _DEFAULT_LABELS = 2  # transformers'
 _Label = Annotated[str, Meta(max_length=LABEL_LIMIT_CHARACTERS)]
 _Labels = Annotated[dict[str, _Label], Meta(min_length=1, max_length=LABELS_LIMIT)]
 
+_MODULAR = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order, and a Dense in the end"
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
 _LAYERWISE = "BAAI/bge-reranker-v2-minicpm-layerwise"
 _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
@@ -57,6 +67,30 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         labels=labels,
         score_activation=_score_activation(folder, labels=len(labels)),
         yes_no=template,
+        caps_query=_caps_query(folder),
+    )
+
+
+def add_modular_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Add the head of a CrossEncoder of modules: a pooling, then layers, the last of which gives the scores."""
+    kinds = [module.kind for module in folder.modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:][-1:] != ["Dense"]:
+        raise wrong_order(folder.root, folder.modules, supported=_MODULAR)
+    between = [read_after_pooling(module) for module in folder.modules[2:-1]]
+    if None in between:
+        raise wrong_order(folder.root, folder.modules, supported=_MODULAR)
+    last = read_dense(folder.modules[-1], over="sentence_embedding", to="scores")
+    layers = (*(module for module in between if module is not None), last)
+    pooling = read_pooling(folder)
+    count = chain_width(pooled_width(spec.hidden_size, pooling), layers)
+    _refuse_prompt(folder, spec, None)
+    return replace(
+        spec,
+        outputs=frozenset({"scores"}),
+        labels=tuple(f"LABEL_{i}" for i in range(count)),
+        pooling=pooling,
+        dense_modules=layers,
+        score_activation=_score_activation(folder, labels=count),
         caps_query=_caps_query(folder),
     )
 

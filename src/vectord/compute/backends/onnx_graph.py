@@ -67,11 +67,13 @@ class Answerer:
         """given: the graph's outputs. Raises ModelUnavailable if the model needs others."""
         self._hidden = next((name for name in _HIDDEN if name in given), None)
         self._heads = heads_of(spec, NumpyOps()) if self._hidden is not None else {}
-        # A vector of the graph's own comes before our pooling, which parts of a text still need.
+        # A vector of the graph's own comes before our pooling, which parts of a text still need; so do its scores.
         self._made = {
             output: name
             for output, name in _MADE.items()
-            if output in spec.outputs - (self._heads.keys() - {"dense"}) and name in given and not spec.scores_by_words
+            if output in spec.outputs - (self._heads.keys() - _MADE.keys())
+            and name in given
+            and not spec.scores_by_words
         }
         if missing := spec.outputs - self._heads.keys() - self._made.keys():
             raise ModelUnavailable(

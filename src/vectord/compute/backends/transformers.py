@@ -44,9 +44,9 @@ from vectord.compute.backends.invariance import PROBED_LIMIT, SHORT_TOLERANCE, T
 from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
-from vectord.compute.networks.heads import heads_of
+from vectord.compute.networks.heads import heads_of, yes_no_head
 from vectord.compute.networks.network import harmless_tensors
-from vectord.compute.networks.weights import HarmlessTensors, check_all_read
+from vectord.compute.networks.weights import HarmlessTensors, WeightReader, check_all_read
 from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
@@ -166,6 +166,10 @@ def _run(model: TransformersModel, batch: TokenBatch) -> Answers:
     raise MemoryError("the device has no room for this batch")
 
 
+# Language models whose logits are the product of the last states and lm_head, or of the tied words, and no more.
+_PLAIN_HEADS = frozenset({"qwen3_5_text"})
+
+
 class TransformersModel:
     """Body and heads on one device in one dtype."""
 
@@ -173,14 +177,15 @@ class TransformersModel:
         """one_length: run the texts of each length by themselves, without padding."""
         self.one_length = one_length
         ops = TorchOps(device, dtype)
-        self._classifies = "scores" in spec.outputs
+        self._classifies = _classifies(spec)
         self._heads = heads_of(spec, ops.heads)
-        if missing := spec.outputs - self._heads.keys() - (set() if spec.scores_by_words else {"scores"}):
-            raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
         settings = unread_settings(spec.folder / "config.json", spec.config)
-        config = read_config(spec, settings)
-        model_class = _model_class(spec, config)
+        config, model_class = find_class(spec, settings)
         weights = merge_adapter(expand(open_checkpoint(spec.weights), settings), spec)
+        if spec.yes_no is not None and spec.yes_no.token_ids is not None:
+            tied = {**settings.fields, "tie_word_embeddings": bool(config.tie_word_embeddings)}
+            words = decoder.head_rows(tied, WeightReader(weights, ops.heads), ops.heads, spec.yes_no.token_ids)
+            self._heads["scores"] = yes_no_head(words, ops.heads)
         # A class saves values that it computes, such as T5's dense_act_fn: equal ones are harmless.
         computed = {key: Harmless("computed by the class", one_of(value)) for key, value in vars(config).items()}
         sources = "".join(Path(getfile(one)).read_text("utf-8") for one in (type(config), model_class))
@@ -306,7 +311,7 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
             raise ModelUnavailable(f"config.json: {key} lists {len(value):,} values; the limit is {MAX_LAYERS:,}")
         if type(value) is int and not -limit <= value <= limit:
             raise ModelUnavailable(f"config.json: {key} must be at most {limit:,}; found {value:,}"[:200])
-    if "scores" in spec.outputs:
+    if _classifies(spec):
         known["id2label"] = dict(enumerate(spec.labels))
     try:
         config = config_class(**known)
@@ -316,7 +321,7 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
         raise ModelUnavailable(
             f"the network is {config.hidden_size} wide, the model's modules expect {spec.hidden_size}"
         )
-    if "scores" in spec.outputs and config.pad_token_id is None:
+    if _classifies(spec) and config.pad_token_id is None:
         raise ModelUnavailable("config.json: no pad_token_id, by which transformers' classifiers find a text's end")
     config.use_cache = False
     if not flag(settings, "is_causal", True):
@@ -327,17 +332,36 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
 # --- model ----------------------------------------------------------------------------------------------------
 
 
+def find_class(spec: ModelSpec, settings: Settings) -> tuple[PreTrainedConfig, ModelClass]:
+    """Return the class that computes the model, and its config. Raises ModelUnavailable if there is none.
+
+    settings: config.json.
+    """
+    own: set[Output] = {"splade"}
+    if spec.scores_by_words and spec.model_type not in _PLAIN_HEADS:
+        own.add("scores")
+    if missing := spec.outputs & own:
+        raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
+    config = read_config(spec, settings)
+    return config, _model_class(spec, config)
+
+
+def _classifies(spec: ModelSpec) -> bool:
+    """Whether transformers' class gives the scores."""
+    return "scores" in spec.outputs and not spec.scores_by_modules and not spec.scores_by_words
+
+
 def _model_class(spec: ModelSpec, config: PreTrainedConfig) -> ModelClass:
     """Return the class from ids and mask to states, or logits. Raises ModelUnavailable if there is none."""
     mappings = [MODEL_FOR_TEXT_ENCODING_MAPPING, MODEL_MAPPING]
-    if "scores" in spec.outputs:
+    if _classifies(spec):
         mappings = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING]
     if type(config).is_encoder_decoder:  # only the encoder
         mappings = [mapping for mapping in mappings if mapping is MODEL_FOR_TEXT_ENCODING_MAPPING]
     entry = next((mapping[type(config)] for mapping in mappings if type(config) in mapping), None)
     found: ModelClass | None = entry[0] if isinstance(entry, tuple) else entry
     if found is None:
-        what = "classifier" if "scores" in spec.outputs else "encoder"
+        what = "classifier" if _classifies(spec) else "encoder"
         raise ModelUnavailable(f"model_type {spec.model_type!r}: transformers has no {what} of texts for it")
     if not {"input_ids", "attention_mask"} <= signature(found.forward).parameters.keys():
         raise ModelUnavailable(f"model_type {spec.model_type!r}: its network knows no padding, so texts would mix")

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from vectord.checkpoints.checkpoint import Checkpoint, Weight, open_checkpoint
-from vectord.checkpoints.folder import chain_width
+from vectord.checkpoints.folder import chain_width, pooled_width
 from vectord.checkpoints.spec import DenseModule, ModelSpec, NormModule, Output, Pooling
 from vectord.compute.networks import facts
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
@@ -77,12 +77,15 @@ def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
     if "dense" in spec.outputs and spec.pooling != "attention":
         assert spec.pooling is not None, "only for models that embed"
         projections = _dense_projections(spec.dense_modules, spec, ops)
-        pooled_width = spec.hidden_size * (1 if isinstance(spec.pooling, str) else len(spec.pooling))
-        if (width := chain_width(pooled_width, spec.dense_modules)) != spec.dimensions:
+        if (width := chain_width(pooled_width(spec.hidden_size, spec.pooling), spec.dense_modules)) != spec.dimensions:
             raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")
         heads["dense"] = pooled_head(spec.pooling, projections, ops, max_tokens=spec.max_tokens)
     if "markers" in spec.outputs:
         heads["markers"] = pooled_head("last", _dense_projections(spec.dense_modules, spec, ops), ops)
+    if spec.scores_by_modules:
+        assert spec.pooling is not None and spec.pooling != "attention", "a pooling precedes the modules"
+        projections = _dense_projections(spec.dense_modules, spec, ops)
+        heads["scores"] = pooled_head(spec.pooling, projections, ops, max_tokens=spec.max_tokens)
     if "colbert" in spec.outputs and spec.colbert is not None:
         layers = _dense_projections(spec.colbert.dense_modules, spec, ops)
         if spec.colbert.linear:

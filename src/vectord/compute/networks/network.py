@@ -170,7 +170,7 @@ def _architecture_heads(
     if "splade" in spec.outputs:
         masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)
         heads["splade"] = splade_head(masked_lm, spec, ops)
-    if "scores" in spec.outputs:
+    if "scores" in spec.outputs and not spec.scores_by_modules:
         ops, weights = ops.heads, weights.over(ops.heads)
         if spec.yes_no is not None and spec.scores_by_words:
             words = _function_of(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids)
