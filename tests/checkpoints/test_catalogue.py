@@ -15,8 +15,8 @@ from vectord.checkpoints.spec import Pooling
 from vectord.compute.networks.network import ARCHITECTURES
 from vectord.schema import AnswerKind
 
-# model_type of every architecture with a network, and of static models
-SERVED = {*ARCHITECTURES, "model2vec", "static"}
+# model_type of every architecture with a network, of static models, and of one that the backend transformers serves
+SERVED = {*ARCHITECTURES, "model2vec", "static", "qwen3_5_text"}
 
 
 def known(name: str) -> Entry:

@@ -66,6 +66,26 @@ _QWEN3_JUDGE = YesNo(
     suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
+# Its answer "yes" is followed by the rest of what the instruction asks for, which is not generated here.
+_PRISM_JUDGE = YesNo(
+    prefix=(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        "provided. <|im_end|>\n<|im_start|>user\n"
+    ),
+    body="<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+    suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    instruction=(
+        'Judge if the document is relevant to the query. Reply "yes" or "no".\nOn "yes", also emit:\n'
+        "<contribution>One sentence covering every core point the document contributes to the query, without "
+        "elaboration.</contribution>\n<evidence>Self-contained rewrite of the query-relevant content. Rules:\n"
+        "- Faithful: rephrase only; add or infer nothing.\n"
+        "- Self-contained: evidence alone must fully answer the query.\n"
+        "- Concise: drop query-irrelevant background.\n"
+        "- Verbatim (no translation): proper nouns, terms, abbreviations, numbers, dates, code, URLs.\n"
+        "- Output language: multilingual doc -> query's language; else doc's language.</evidence>"
+    ),
+    shares_prefix=False,  # its layers keep a state, which a shared prefix would have to pass on
+)
 # As mxbai-rerank 0.1.6 (MxbaiRerankV2) joins them.
 _MXBAI_JUDGE = YesNo(
     prefix=(
@@ -147,6 +167,7 @@ _bge_reranker = partial(_reranker, model_type="xlm-roberta")
 _qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last")
 _judge = partial(_reranker, model_type="qwen3", max_tokens=32_768)
 _qwen3_reranker = partial(_judge, yes_no=_QWEN3_JUDGE)
+_prism = partial(_judge, model_type="qwen3_5_text", max_tokens=10_000, yes_no=_PRISM_JUDGE)
 _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
 _distilbert = partial(Entry, model_type="distilbert", pooling="mean")
@@ -164,11 +185,20 @@ _gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False)
 _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
 _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _potion = partial(Entry, model_type="model2vec", max_tokens=512, pooling="mean")
+_sse = partial(Entry, model_type="static", dimensions=512, pooling="mean", matryoshka=(32, 64, 128, 256, 512))
 _static = partial(Entry, model_type="static", dimensions=1024, pooling="mean", matryoshka=(32, 64, 128, 256, 512, 1024))
 _t5 = partial(Entry, model_type="t5", dimensions=768, pooling="mean")
 _nemotron = partial(Entry, model_type="llama_bidirec", pooling="mean", prompts=_E5_PROMPTS)
 _pplx = partial(Entry, model_type="bidirectional_pplx_qwen3", max_tokens=32_768, pooling="mean", matryoshka=None)
 _mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
+_INSTRUCT = {"query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"}
+_octen = partial(_qwen3, prompts=_INSTRUCT)
+_f2llm = partial(_qwen3, max_tokens=40_960, prompts={"query": f"{_INSTRUCT['query']} "})
+_modernbert = partial(Entry, model_type="modernbert", max_tokens=8192, pooling="cls")
+_bekko = partial(_modernbert, dimensions=384, pooling="mean", matryoshka=(64, 128, 256, 384))
+_lateon = partial(_colbert, model_type="modernbert", dimensions=128)
+_ettin_reranker = partial(_reranker, model_type="modernbert", max_tokens=7999)
+_nemotron3 = partial(Entry, model_type="ministral3_bidirec", max_tokens=32_768, pooling="mean")
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------
@@ -231,8 +261,12 @@ CATALOGUE: tuple[Entry, ...] = (
     _judge(
         "nvidia/llama-nemotron-rerank-1b-v2", model_type="llama_bidirec", max_tokens=8192, yes_no=_NEMOTRON_TEMPLATE
     ),
+    _nemotron3("nvidia/Nemotron-3-Embed-1B-BF16", aliases=("nvidia/nemotron-3-embed-1b",), dimensions=2048),
+    _nemotron3("nvidia/Nemotron-3-Embed-8B-BF16", aliases=("nvidia/nemotron-3-embed-8b",), dimensions=4096),
+    _nemotron3("nlpai-lab/KURE-v3", max_tokens=8192, dimensions=2048),
     Entry(
         "voyageai/voyage-4-nano",
+        aliases=("mongodb/voyage-4-nano",),
         model_type="qwen3",
         dimensions=2048,
         max_tokens=32_768,
@@ -242,6 +276,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # Perplexity
     _pplx("perplexity-ai/pplx-embed-v1-0.6b", dimensions=1024),
     _pplx("perplexity-ai/pplx-embed-v1-4b", dimensions=2560),
+    _colbert("perplexity-ai/pplx-embed-v1-late-0.6b", model_type="bidirectional_pplx_qwen3", dimensions=128),
     # OpenSearch: queries need no network
     _splade("opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini", model_type="bert", max_tokens=512),
     _splade(
@@ -288,6 +323,26 @@ CATALOGUE: tuple[Entry, ...] = (
     _qwen3_reranker("Qwen/Qwen3-Reranker-0.6B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-4B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-8B"),
+    # Derived from Qwen3 and Qwen3.5
+    _qwen3_reranker("nlpai-lab/KURE-Reranker-base", max_tokens=8192),
+    _prism("infgrad/Prism-Qwen3.5-Reranker-0.8B"),
+    _prism("infgrad/Prism-Qwen3.5-Reranker-2B"),
+    _prism("infgrad/Prism-Qwen3.5-Reranker-4B"),
+    _prism("infgrad/Prism-Qwen3.5-Reranker-9B"),
+    Entry("ai-sage/Giga-Embeddings-instruct-480M-0826", model_type="qwen3_bidirec", dimensions=1024, pooling="mean"),
+    Entry("ai-sage/Giga-Embeddings-instruct-3B-0826", model_type="qwen3_bidirec", dimensions=2048, pooling="mean"),
+    _octen("Octen/Octen-Embedding-0.6B", dimensions=1024),
+    _octen("Octen/Octen-Embedding-4B", dimensions=2560),
+    _octen("Octen/Octen-Embedding-8B", dimensions=4096),
+    _f2llm("codefuse-ai/F2LLM-v2-80M", dimensions=320),
+    _f2llm("codefuse-ai/F2LLM-v2-160M", dimensions=640),
+    _f2llm("codefuse-ai/F2LLM-v2-330M", dimensions=896),
+    _f2llm("codefuse-ai/F2LLM-v2-0.6B", dimensions=1024),
+    _f2llm("codefuse-ai/F2LLM-v2-1.7B", dimensions=2048),
+    _f2llm("codefuse-ai/F2LLM-v2-4B", dimensions=2560),
+    _f2llm("codefuse-ai/F2LLM-v2-8B", dimensions=4096),
+    _f2llm("codefuse-ai/F2LLM-v2-14B", dimensions=5120),
+    _qwen3("zeroentropy/zembed-1", dimensions=2560),
     # Google
     Entry(
         "google/embeddinggemma-300m",
@@ -306,8 +361,13 @@ CATALOGUE: tuple[Entry, ...] = (
         pooling="mean",
         matryoshka=(128, 256, 512, 768),
     ),
+    # Microsoft
+    Entry("microsoft/harrier-oss-v1-270m", model_type="gemma3_text", dimensions=640, max_tokens=32_768, pooling="last"),
+    _qwen3("microsoft/harrier-oss-v1-0.6b", dimensions=1024),
+    Entry("microsoft/harrier-oss-v1-27b", model_type="gemma3_text", dimensions=5376, pooling="last"),
     _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
     _judge("BAAI/bge-reranker-v2-minicpm-layerwise", model_type="minicpm", max_tokens=2048, yes_no=_BGE_LAYERWISE),
+    Entry("dmis-lab/UltraBERT-Embed-150M", model_type="ultrabert", dimensions=768, max_tokens=32_768, pooling="last"),
     # Liquid
     Entry("LiquidAI/LFM2.5-Embedding-350M", model_type="lfm2", dimensions=1024, max_tokens=512, pooling="cls"),
     _colbert("LiquidAI/LFM2.5-ColBERT-350M", model_type="lfm2", dimensions=128),
@@ -377,8 +437,26 @@ CATALOGUE: tuple[Entry, ...] = (
     _gte("Alibaba-NLP/gte-modernbert-base", model_type="modernbert", dimensions=768),
     _gte_qwen2("Alibaba-NLP/gte-Qwen2-1.5B-instruct", dimensions=1536),
     _gte_qwen2("Alibaba-NLP/gte-Qwen2-7B-instruct", dimensions=3584),
+    _ettin_reranker("cross-encoder/ettin-reranker-17m-v1"),
+    _ettin_reranker("cross-encoder/ettin-reranker-32m-v1"),
+    _ettin_reranker("cross-encoder/ettin-reranker-68m-v1"),
+    _ettin_reranker("cross-encoder/ettin-reranker-150m-v1"),
+    _ettin_reranker("cross-encoder/ettin-reranker-400m-v1"),
+    _ettin_reranker("cross-encoder/ettin-reranker-1b-v1"),
     _reranker("Alibaba-NLP/gte-multilingual-reranker-base", model_type="new", max_tokens=8192),
     _reranker("Alibaba-NLP/gte-reranker-modernbert-base", model_type="modernbert", max_tokens=8192),
+    # ModernBERT by LightOn, IBM, and others
+    _modernbert("lightonai/DenseOn", dimensions=768),
+    _modernbert("lightonai/DenseOn-unsupervised", dimensions=768),
+    _modernbert("lightonai/mDenseOn", dimensions=768),
+    _modernbert("ibm-granite/granite-embedding-english-r2", dimensions=768),
+    _modernbert("ibm-granite/granite-embedding-small-english-r2", dimensions=384),
+    _modernbert("ibm-granite/granite-embedding-97m-multilingual-r2", dimensions=384),
+    _modernbert(
+        "ibm-granite/granite-embedding-311m-multilingual-r2", dimensions=768, matryoshka=(128, 256, 384, 512, 768)
+    ),
+    _bekko("hotchpotch/bekko-embedding-v1-a8m"),
+    _bekko("hotchpotch/bekko-embedding-v1-a25m"),
     # Mistral
     _mistral("intfloat/e5-mistral-7b-instruct"),
     _mistral("Salesforce/SFR-Embedding-Mistral"),
@@ -415,7 +493,16 @@ CATALOGUE: tuple[Entry, ...] = (
     _potion("minishlab/potion-base-32M", dimensions=512),
     _potion("minishlab/potion-retrieval-32M", dimensions=512),
     _potion("minishlab/potion-multilingual-128M", dimensions=256),
+    _potion("minishlab/potion-code-16M-v2", dimensions=256),
     _static("sentence-transformers/static-retrieval-mrl-en-v1"),
+    _static("hotchpotch/bekko-static-embedding-v1"),
+    _sse("RikkaBotan/stable-static-embedding-fast-retrieval-mrl-en"),
+    _sse("RikkaBotan/stable-static-embedding-fast-retrieval-mrl-en-v2"),
+    _sse("RikkaBotan/stable-static-embedding-fast-retrieval-mrl-ja"),
+    _sse("RikkaBotan/stable-static-embedding-fast-retrieval-mrl-bilingual-ja-en"),
+    _sse("RikkaBotan/quantized-stable-static-embedding-fast-retrieval-mrl-en"),
+    _sse("RikkaBotan/quantized-stable-static-embedding-fast-retrieval-mrl-ja"),
+    _sse("RikkaBotan/quantized-stable-static-embedding-fast-retrieval-mrl-bilingual-ja-en"),
     _static("sentence-transformers/static-similarity-mrl-multilingual-v1"),
     # mixedbread
     Entry(
@@ -438,7 +525,14 @@ CATALOGUE: tuple[Entry, ...] = (
     # ColBERT: the models' files contain the lengths of queries and documents
     _colbert("colbert-ir/colbertv2.0", model_type="bert", dimensions=128),
     _colbert("answerdotai/answerai-colbert-small-v1", model_type="bert", dimensions=96),
-    _colbert("lightonai/GTE-ModernColBERT-v1", model_type="modernbert", dimensions=128),
+    _lateon("lightonai/GTE-ModernColBERT-v1"),
+    _lateon("lightonai/LateOn"),
+    _lateon("lightonai/LateOn-unsupervised"),
+    _lateon("lightonai/mLateOn"),
+    _lateon("lightonai/LateOn-Code"),
+    _lateon("lightonai/LateOn-Code-edge", dimensions=48),
+    _lateon("lightonai/ColBERT-Zero"),
+    _lateon("topk-io/Iso-ModernColBERT"),
     # SPLADE
     _splade("naver/splade-cocondenser-ensembledistil", model_type="bert"),
     _splade(
@@ -446,6 +540,9 @@ CATALOGUE: tuple[Entry, ...] = (
         aliases=("prithvida/Splade_PP_en_v1",),  # FastEmbed's earlier spelling
         model_type="bert",
     ),
+    _splade("naver/splade-code-06B", aliases=("naver/splade-code-0.6B",), model_type="qwen3"),
+    _splade("naver/splade-code-8B", model_type="qwen3"),
+    _splade("telepix/PIXIE-Splade-v1.5", model_type="modernbert"),
     # Classifiers
     Entry("SamLowe/roberta-base-go_emotions", task="classify", kinds=("scores",), model_type="roberta", max_tokens=512),
 )
