@@ -1,18 +1,21 @@
 """Generates files from the code: `make format`. A test fails when a file is out of date.
 
 .env.example, docs/configuration.md   from the settings
-docs/models.md                        from the catalogue of models
+docs/models.md, docs/models.csv       from the catalogue of models
+docs/models.md                        from docs/mteb.csv, which scripts/mteb_models.py writes
 docs/apis.md, docs/apis/              from the tables of the dialects, by apis.py
 values.schema.json of the chart       from its values and the settings, by chart.py
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 from docs.apis import OWN, PRODUCTS, apis, product
 from docs.chart import values_schema
 
+from docs import mteb
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
 from vectord.compute.networks.network import ARCHITECTURES
 from vectord.config.profiles import make_profile
@@ -196,20 +200,47 @@ def models() -> str:
         "only some layers were computed, and the rate is scaled to all layers. The cosine with float32 is at least",
         f"{min(one['cosine'] for one in MEASURED.values()):.4f} for each; trained weights may differ.",
         "",
-        "## All models",
+        "## Models by name",
         "",
-        "Models with the same facts share a row, with their aliases in parentheses. The last part of a name, such as",
-        "`bge-m3`, is an alias too; a name without a maker has that of the name before. A model's own files take",
-        "precedence, and have the facts of empty cells; of shorter widths, an empty cell means none, ? unknown ones.",
-        "`vectord show NAME` prints the architecture, pooling and prompts of a model on this machine.",
+        "[models.csv](models.csv) lists the models that have facts here: other names, prompts, the widths to which",
+        "their vectors may be cut. A model's own files take precedence, and have the facts of empty cells; of shorter",
+        "widths, an empty cell means none, ? unknown ones. `vectord show NAME` prints a model's facts on this machine.",
         "",
-        "| outputs | width | tokens | shorter widths | models |",
-        "|---|---|---|---|---|",
+        *_registered(),
     ]
-    alike: dict[tuple[str, ...], list[Entry]] = {}
-    for entry in sorted(CATALOGUE, key=lambda each: (_gives(each), each.dimensions or 0, each.max_tokens or 0)):
-        alike.setdefault(_facts(entry), []).append(entry)
-    return "\n".join([*lines, *(_cells(*facts, ", ".join(_names(entries))) for facts, entries in alike.items())]) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def _registered() -> list[str]:
+    """The section on MTEB's models of the year."""
+    rows, package = mteb.stored(), mteb.package()
+    loading, counted = mteb.share(rows)
+    share, version, since = f"{loading} of them ({loading / counted:.0%})", package["mteb"], package["since"]
+    return [
+        "## Models of the year",
+        "",
+        f"MTEB {version} lists {counted} text models that were released since {since}, with a permissive",
+        f"licence and at most 8B parameters: {share} load here. The server's reader decides on a tiny folder with",
+        "the settings of each. Most settings of single models are inferred from base model, card and parameter count,",
+        "not read from config.json. [mteb.csv](mteb.csv) has each model, and `base model` as `source` if its base's",
+        "settings are assumed. `transformers`: with the extra `[transformers]`.",
+        "",
+        "| architecture | settings | models | loads |",
+        "|---|---|---|---|",
+        *(_cells(f"`{each[0]}`" if each[0] else "", *each[1:]) for each in mteb.summary(rows)),
+    ]
+
+
+def model_list() -> str:
+    """docs/models.csv: a line for each model of the catalogue."""
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("model", "other names", "outputs", "width", "tokens", "shorter widths", "architecture", "prompts"))
+    for entry in sorted(CATALOGUE, key=lambda entry: entry.hub_id.lower()):
+        names = " ".join(alias for alias in entry.names[1:] if alias != entry.hub_id.rpartition("/")[2])
+        prompts = " ".join(f"{name}={prompt!r}" for name, prompt in entry.prompts.items())
+        lines.writerow((entry.hub_id, names, *_facts(entry), entry.model_type, prompts))
+    return text.getvalue()
 
 
 def _architecture_row(name: str) -> str:
@@ -258,22 +289,13 @@ def _facts(entry: Entry) -> tuple[str, ...]:
     return _gives(entry), str(entry.dimensions or ""), str(entry.max_tokens or ""), cut
 
 
-def _names(entries: Iterable[Entry]) -> Iterator[str]:
-    """Each model's name, without its maker if the one before has the same, and its aliases."""
-    before = ""
-    for entry in entries:
-        maker, _, name = entry.hub_id.rpartition("/")
-        aliases = [alias for alias in entry.names[1:] if alias != name]
-        yield f"`{name if maker == before else entry.hub_id}`" + (f" ({_listed(aliases)})" if aliases else "")
-        before = maker
-
-
 FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/configuration.md": configuration,
     "docs/apis.md": apis,
     **{f"docs/apis/{name}.md": partial(product, name) for name in PRODUCTS if name != OWN},
     "docs/models.md": models,
+    "docs/models.csv": model_list,
     "deploy/helm/vectord/values.schema.json": values_schema,
 }
 

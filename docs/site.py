@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     """Write mkdocs.yml and docs/ in `folder`; an earlier docs/ there is removed."""
     pages = folder / "docs"
     shutil.rmtree(pages, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "*.toml", "__pycache__"))
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "*.toml", "*.json", "__pycache__"))
     shutil.copy(ROOT / "mkdocs.yml", folder)
     for path, uri in OUTSIDE.items():
         shutil.copy(ROOT / path, pages / uri)
@@ -62,7 +62,7 @@ def _on_the_site(path: str) -> str | None:
     """The path on the site of a file in the repository, or None if the site does not contain it."""
     if path in OUTSIDE:
         return OUTSIDE[path]
-    is_there = path.startswith("docs/") and path.endswith((".md", ".png", ".svg"))
+    is_there = path.startswith("docs/") and path.endswith((".md", ".png", ".svg", ".csv"))
     return path.removeprefix("docs/") if is_there else None
 
 

@@ -83,7 +83,10 @@ def test_every_setting_is_used() -> None:
 SCHEMA = "deploy/helm/vectord/values.schema.json"
 
 
-@pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md", SCHEMA])
+MODELS = ("docs/models.md", "docs/models.csv")
+
+
+@pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", *MODELS, SCHEMA])
 def test_the_generated_files_are_current(name: str) -> None:
     """`make format` has run since the last change of a setting."""
     assert (ROOT / name).read_text("utf-8") == generator().FILES[name]()

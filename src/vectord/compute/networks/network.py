@@ -84,9 +84,7 @@ _CUSTOM_CLASSES = frozenset({"HF_ColBERT", LIST_CLASS, TASKS_CLASS, "VoyageQwen3
 class Network(Generic[T]):
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
         """Raises ModelUnavailable for an unknown architecture, an unsupported config, or a tensor of another shape."""
-        module, prefixes = _architecture(spec)
-        config = unread_settings(spec.folder / "config.json", spec.config)
-        _refuse_unknown_class(spec, config, prefixes)
+        module, config = check_architecture(spec), unread_settings(spec.folder / "config.json", spec.config)
         weights, changes = split_adapters(expand(weights, config), spec.adapters)
         weights = merge_adapter(weights, spec)
         adapters = Adapters(changes, len(spec.adapters), ops) if changes else None
@@ -107,6 +105,14 @@ class Network(Generic[T]):
 def find_architecture(model_type: str) -> tuple[str, str] | None:
     """Return the entry of ARCHITECTURES; None: no module of this folder loads such a model."""
     return ARCHITECTURES.get(model_type.replace("-", "_"))
+
+
+def check_architecture(spec: ModelSpec) -> ModuleType:
+    """Return the module that loads the model's body. Raises ModelUnavailable if there is none, or for a class of the
+    model's own that is not known."""
+    module, prefixes = _architecture(spec)
+    _refuse_unknown_class(spec, unread_settings(spec.folder / "config.json", spec.config), prefixes)
+    return module
 
 
 def harmless_tensors(spec: ModelSpec) -> Collection[HarmlessTensors] | None:
