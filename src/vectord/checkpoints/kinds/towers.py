@@ -26,7 +26,9 @@ _Triple = tuple[float, float, float]
 _Side = Annotated[int, Meta(ge=1, le=4096)]
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-_LAYERS = {"num_hidden_layers": 12, "num_attention_heads": 12}
+_BASE = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768, "intermediate_size": 3072}
+_CLIP = {**_BASE, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+_SIGLIP = {**_BASE, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 _POSITIONS = "embeddings.position_embedding.weight"
 _TEXTS, _IMAGES = "text_model", "vision_model"
 
@@ -36,9 +38,9 @@ class Towers(msgspec.Struct, frozen=True, kw_only=True):
 
     text_defaults: Mapping[str, Any]
     image_defaults: Mapping[str, Any]
-    text_layer: str  # the projection of texts; bias: whether it has one
-    bias: bool
-    image_layer: str | None  # that of images; None: a head pools and projects
+    text_layer: str  # the projection of texts
+    bias: bool  # of that layer
+    image_layer: str | None  # the projection of images; None: a head pools and projects
     fills_texts: bool = False  # to the longest length, as in training
     processor: str  # the class of the images' processor
     processor_defaults: Mapping[str, Any]
@@ -46,22 +48,8 @@ class Towers(msgspec.Struct, frozen=True, kw_only=True):
 
 TOWERS: Mapping[str, Towers] = {
     "clip": Towers(
-        text_defaults={
-            **_LAYERS,
-            "num_attention_heads": 8,
-            "hidden_size": 512,
-            "intermediate_size": 2048,
-            "hidden_act": "quick_gelu",
-            "layer_norm_eps": 1e-5,
-        },
-        image_defaults={
-            **_LAYERS,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "hidden_act": "quick_gelu",
-            "layer_norm_eps": 1e-5,
-            "num_channels": 3,
-        },
+        text_defaults={**_CLIP, "num_attention_heads": 8, "hidden_size": 512, "intermediate_size": 2048},
+        image_defaults={**_CLIP, "num_channels": 3},
         text_layer="text_projection",
         bias=False,
         image_layer="visual_projection",
@@ -75,21 +63,8 @@ TOWERS: Mapping[str, Towers] = {
         },
     ),
     "siglip": Towers(
-        text_defaults={
-            **_LAYERS,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "hidden_act": "gelu_pytorch_tanh",
-            "layer_norm_eps": 1e-6,
-        },
-        image_defaults={
-            **_LAYERS,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "hidden_act": "gelu_pytorch_tanh",
-            "layer_norm_eps": 1e-6,
-            "num_channels": 3,
-        },
+        text_defaults=_SIGLIP,
+        image_defaults={**_SIGLIP, "num_channels": 3},
         text_layer="text_model.head",
         bias=True,
         image_layer=None,
@@ -243,7 +218,7 @@ def _read_processor(folder: ModelFolder, towers: Towers) -> tuple[Settings, Imag
         {
             **harmless("images are always converted to RGB, and have one size", unused),
             **harmless("names", "processor_class return_tensors image_seq_length"),
-            **dict.fromkeys(("image_mean", "image_std", "rescale_factor"), next(iter(harmless("read", "a").values()))),
+            **harmless("the network's constants", "image_mean image_std rescale_factor"),
         },
     )
     return settings, processor
