@@ -63,7 +63,7 @@ def image_of(width: int, height: int, *, seed: int = 0, mode: str = "RGB") -> An
 def media_of(image: Any, kind: str = "PNG", **options: Any) -> Media:
     file = io.BytesIO()
     image.save(file, kind, **options)
-    return Media(file.getvalue(), f"image/{kind.lower()}")
+    return Media(file.getvalue())
 
 
 IMAGE_SIZES = ((60, 40), (31, 90), (32, 32), (8, 8))

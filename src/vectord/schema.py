@@ -40,7 +40,6 @@ class Media(msgspec.Struct, frozen=True):
     """A file that is not a text: an image."""
 
     data: bytes
-    media_type: str = ""  # that the client names, such as image/png; the content decides
 
 
 # A text; token ids of the model's own vocabulary; an image; or several of them, joined.

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from vectord.engine.engine import Engine
 
 T = TypeVar("T")
-Item: TypeAlias = "str | bytes | Path | Image"  # a text, or an image: its file's bytes, its path, or Pillow's
+TextOrImage: TypeAlias = "str | bytes | Path | Image"  # a text, or an image: its file's bytes, its path, or Pillow's
 Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
@@ -212,7 +212,7 @@ class Embedder:
 
     def embed(
         self,
-        texts: Item | Iterable[Item],
+        texts: TextOrImage | Iterable[TextOrImage],
         *,
         outputs: VectorKind | Sequence[VectorKind] = "dense",
         model: str | None = None,
@@ -262,7 +262,7 @@ class Embedder:
 
     async def aembed(
         self,
-        texts: Item | Iterable[Item],
+        texts: TextOrImage | Iterable[TextOrImage],
         *,
         outputs: VectorKind | Sequence[VectorKind] = "dense",
         model: str | None = None,
@@ -369,7 +369,7 @@ class Embedder:
 
     def encode(
         self,
-        inputs: Item | Iterable[Item] = (),
+        inputs: TextOrImage | Iterable[TextOrImage] = (),
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -385,7 +385,7 @@ class Embedder:
         chunk_size: int | None = None,
         *,
         task: InputKind | None = None,
-        sentences: Item | Iterable[Item] | None = None,  # the name of `inputs` before version 6
+        sentences: TextOrImage | Iterable[TextOrImage] | None = None,  # the name of `inputs` before version 6
     ) -> Any:
         """The arguments and the array of `SentenceTransformer.encode`: long texts are truncated without an error.
 
@@ -450,7 +450,7 @@ class Embedder:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    async def _embed(self, texts: Sequence[Item], request: EmbedRequest, advance: Advance) -> Embeddings:
+    async def _embed(self, texts: Sequence[TextOrImage], request: EmbedRequest, advance: Advance) -> Embeddings:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
 
         if not texts:
@@ -584,7 +584,7 @@ def _strings(texts: object, name: str) -> list[str]:
     return listed
 
 
-def _items(given: object, name: str) -> tuple[list[Item], bool]:
+def _items(given: object, name: str) -> tuple[list[TextOrImage], bool]:
     """Texts and images as a list, and whether a single one was given. Images are not read yet."""
     image = getattr(sys.modules.get("PIL.Image"), "Image", Path)
     if isinstance(given, (str, bytes, Path, image)):
@@ -598,7 +598,7 @@ def _items(given: object, name: str) -> tuple[list[Item], bool]:
     return listed, False
 
 
-def _read_items(items: Sequence[Item]) -> list[str | Media]:
+def _read_items(items: Sequence[TextOrImage]) -> list[str | Media]:
     return [item if isinstance(item, str) else Media(_bytes_of(item)) for item in items]
 
 

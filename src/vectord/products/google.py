@@ -212,10 +212,9 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     parts = body.content.parts
     if not parts:
         raise EmptyInput("{field} must hold a text.", field="parts")
-    read = [*([options.title] if options.title else []), *(part.read() for part in parts)]
-    texts = [part for part in read if isinstance(part, str)]
+    read = [options.title or "", *(part.read() for part in parts)]
     return EmbedRequest(
-        inputs=["\n".join(filter(None, texts)) if len(texts) == len(read) else joined_parts(read)],
+        inputs=[joined_parts([part for part in read if part])],
         model=model or None,
         text=TextOptions(truncate=options.auto_truncate, truncate_by_default=True, kind=kind),
         dimensions=agreed(

@@ -147,7 +147,7 @@ def sample_image() -> Media:
 
     file = BytesIO()
     Image.radial_gradient("L").save(file, "PNG")
-    return Media(file.getvalue(), "image/png")
+    return Media(file.getvalue())
 
 
 def _refuse_size(unit: str, limit: int, given: int, index: int | None) -> NoReturn:

@@ -53,7 +53,7 @@ def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> 
         def linear(x: T, layer: Linear[T]) -> T:
             return ops.linear(x, layer.weight, layer.bias)
 
-        # Every row asks the same question, so each row of an image has the answer, and the first one is taken.
+        # The query is that of every row, so all rows of an image have the same result, and the first one is taken.
         q = linear(ops.embed(probe, tokens.ids), query)
         h = linear(ops.first(ops.attention(q, linear(x, key), linear(x, value), tokens, attention), tokens), out)
         normed = ops.layer_norm(h, norm.weight, norm.bias, spec.norm_eps)

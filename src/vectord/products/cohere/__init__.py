@@ -212,11 +212,11 @@ def _inputs(body: EmbedBody) -> tuple[Sequence[Input], str]:
     if body.texts is not None:
         return body.texts, "texts"
     if body.inputs is not None:
-        return [_joined_parts(item, index) for index, item in enumerate(body.inputs)], "inputs"
+        return [_read_parts(item, index) for index, item in enumerate(body.inputs)], "inputs"
     raise EmptyInput("`texts` or `inputs` is required.", field="texts")
 
 
-def _joined_parts(item: EmbedInput, index: int) -> Input:
+def _read_parts(item: EmbedInput, index: int) -> Input:
     if not item.content:
         raise EmptyInput("`inputs[{index}].content` cannot be empty.", field="inputs", index=index)
     for part in item.content:
@@ -226,8 +226,6 @@ def _joined_parts(item: EmbedInput, index: int) -> Input:
         if part.type == "text" and part.text is None:
             template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
             raise InvalidField(template, field="inputs", index=index)
-    if all(part.type == "text" for part in item.content):
-        return "\n".join(part.text or "" for part in item.content)
     return joined_parts(
         [(part.text or "") if part.type == "text" else read_image(part.image_url, index=index) for part in item.content]
     )

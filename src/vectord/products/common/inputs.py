@@ -76,15 +76,14 @@ class InputItem(TextItem):
 
 
 def read_parts(content: Sequence[InputItem], index: int) -> Input:
-    """The parts of one input: texts are joined by newlines, unless there is an image. Raises InvalidField."""
+    """The parts of one input, joined. Raises InvalidField."""
     if not content:
         raise EmptyInput("{field} cannot be empty", field="inputs", index=index)
     parts: list[str | Media] = []
     for item in content:
         read = item.read_input("inputs", index)
         parts += [read] if isinstance(read, str | Media) else cast("Sequence[str | Media]", read)
-    texts = [part for part in parts if isinstance(part, str)]
-    return "\n".join(texts) if len(texts) == len(parts) else joined_parts(parts)
+    return joined_parts(parts)
 
 
 TextsOrIds: TypeAlias = str | list[str | TokenId | list[TokenId]]

@@ -11,6 +11,7 @@ import re
 from binascii import Error, a2b_base64
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
 from vectord.errors import InvalidField
 from vectord.schema import Input, Media
@@ -38,14 +39,14 @@ def read_image(value: object, field: str = "inputs", index: int | None = None) -
     content = value[found.end() :] if found else value
     for form in (content, content.translate(_PLAIN)):
         with suppress(Error, ValueError):  # ValueError: not ASCII
-            return Media(a2b_base64(form, strict_mode=True), kind)
+            return Media(a2b_base64(form, strict_mode=True))
     raise InvalidField("{field}: the image is not valid base64.", field=field, index=index)
 
 
 def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
     """The inputs, with images in place of strings that are one as a data URI. Raises as `read_image`."""
     return [
-        read_image(one, index=index) if isinstance(one, str) and one[:5].lower() == "data:" and _is_image(one) else one
+        read_image(one, index=index) if isinstance(one, str) and _is_image(one) else one
         for index, one in enumerate(inputs)
     ]
 
@@ -55,6 +56,8 @@ def _is_image(text: str) -> bool:
     return text[:11].lower() == "data:image/" and _DATA_URI.match(text) is not None and " " not in text
 
 
-def joined_parts(parts: list[str | Media]) -> Input:
-    """Parts of one input; a single part is the input itself."""
+def joined_parts(parts: Sequence[str | Media]) -> Input:
+    """One input of several parts: texts are joined by newlines, unless there is an image."""
+    if all(isinstance(part, str) for part in parts):
+        return "\n".join(cast("Sequence[str]", parts))
     return parts[0] if len(parts) == 1 else parts
