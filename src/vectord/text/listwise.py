@@ -63,13 +63,13 @@ class ListwiseEncoder:
             instruction = self._template.instruction_form.format(instruction=instruction)
         try:
             most = min(self._template.max_query_tokens, limit.max_tokens // QUERY_SHARE)
-            (asked,) = self._cut([(None, query)], most, limit)
+            (cut_query,) = self._cut([(None, query)], most, limit)
         except VectordError as error:
             raise error.at(field="query") from None
         most = min(self._template.max_passage_tokens, limit.max_tokens // PASSAGE_SHARE)
         passages = self._cut([*enumerate(request.inputs)], most, limit)
-        for part in self._parts(asked, passages, instruction, most, limit.max_tokens):
-            yield self._sequence(passages[part], asked, instruction, limit)
+        for part in self._parts(cut_query, passages, instruction, most, limit.max_tokens):
+            yield self._sequence(passages[part], cut_query, instruction, limit)
 
     def _parts(
         self, query: _Text, passages: Sequence[_Text], instruction: str, most: int, max_tokens: int

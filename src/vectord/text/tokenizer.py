@@ -300,7 +300,7 @@ def _until(sequence: TokenSequence, end: int) -> TokenSequence:
 def _filled(texts: Texts, padding_id: int, size: int) -> Texts:
     """The texts, each filled up to `size` tokens."""
     ids = np.full((len(texts), size), padding_id, np.int32)
-    ids[np.arange(size) < np.diff(texts.cu_seqlens)[:, None]] = texts.ids
+    ids[np.arange(size) < texts.sizes[:, None]] = texts.ids
     return replace(texts, ids=ids.ravel(), cu_seqlens=np.arange(len(texts) + 1, dtype=np.int32) * size, type_ids=None)
 
 

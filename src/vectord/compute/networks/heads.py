@@ -166,28 +166,30 @@ def _places(ops: Ops[T], max_tokens: int) -> T:
 
 
 def splade_head(head: MaskedLM[T], spec: ModelSpec, ops: Ops[T]) -> Head[T]:
-    """(T, H) to (M, V): the largest logit of each word, or its weight. Source: sentence-transformers SpladePooling.
+    """(T, H) to (M, V): the largest logit of each word, or the sum of its weights.
 
-    log(1 + relu) grows with the logit, so the engine applies it after the maximum.
+    Source: sentence-transformers SpladePooling. log(1 + relu) grows with the logit, so the engine applies it to the
+    maximum.
     """
+    pool = _word_sums(spec, ops.heads) if spec.sums_words else ops.max
 
-    def pooled(pool: Callable[[T, Tokens[T]], T]) -> Head[T]:
-        def of_batch(x: T, tokens: Tokens[T]) -> T:
-            states = head.transform.apply(ops, x)
-            return ops.pooled_linear(states, head.words, head.bias, lambda logits: pool(logits, tokens))
+    def pooled(x: T, tokens: Tokens[T]) -> T:
+        states = head.transform.apply(ops, x)
+        return ops.pooled_linear(states, head.words, head.bias, lambda logits: pool(logits, tokens))
 
-        return of_batch
+    return pooled
 
-    if not spec.sums_words:
-        return pooled(ops.max)
-    exact, length = ops.heads, span_length(ops.heads, spec.max_tokens)
+
+def _word_sums(spec: ModelSpec, exact: Ops[T]) -> Head[T]:
+    """(T, V) logits to (M, V): the sum of each word's weights over the tokens."""
+    length = span_length(exact, spec.max_tokens)
 
     def total(logits: T, tokens: Tokens[T]) -> T:
         weights = exact.activation(logits, "log1p_relu")
         weights = exact.activation(weights, "log1p_relu") if spec.log_twice else weights
         return exact.multiply(exact.mean(weights, tokens), length(tokens))
 
-    return pooled(total)
+    return total
 
 
 def yes_no_head(words: T, ops: Ops[T]) -> Head[T]:

@@ -87,7 +87,7 @@ def open_models(config: Config, *, downloads: bool = True) -> list[ModelSource]:
 
 
 def load_ahead(config: Config) -> list[ModelSource] | None:
-    """The only model, of which a thread has begun the first load; its compiler runs while the server is imported.
+    """The model, if there is one only: a thread has begun its first load, and compiles while the server is imported.
 
     None: several models, one that is not on this machine or loads later, or any fault. compose.py then opens the
     models, after it has checked all settings.
@@ -198,8 +198,8 @@ def _load(spec: ModelSpec, backend: str, options: Sequence[BackendOptions]) -> t
 
             encoder = TextEncoder(spec) if spec.processor is None else ImageEncoder(spec.processor)
             loading.result()
-        reads_pairs = not isinstance(encoder, TextEncoder) or encoder.reads_pairs
-        if spec.reranks and spec.yes_no is None and spec.listwise is None and not reads_pairs:
+        needs_pairs = spec.reranks and spec.yes_no is None and spec.listwise is None
+        if needs_pairs and isinstance(encoder, TextEncoder) and not encoder.reads_pairs:
             raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer has no template for pairs of texts")
         check_alike([each.facts for each in loaded])
     except BaseException:

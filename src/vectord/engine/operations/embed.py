@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.multivectors import ColbertForms, check_multivectors, converted, pool
+from vectord.engine.operations.multivectors import ColbertForms, check_multivectors, converted, pool_tokens
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError, installing
@@ -368,7 +368,10 @@ async def _colbert(spec: ModelSpec, each: list[Any], texts: Texts, options: Text
     pooling = None if spec.colbert is None else spec.colbert.token_pooling
     if pooling is None or ("query" if options.is_query else "document") not in pooling.tasks:
         return each
-    return await _on_thread(lambda: [one if one is None else pool(one, pooling) for one in each])
+    pooled = partial(
+        pool_tokens, factor=pooling.factor, protected=pooling.protected_tokens, normalize=pooling.normalizes
+    )
+    return await _on_thread(lambda: [one if one is None else pooled(one) for one in each])
 
 
 def _no_vectors(spec: ModelSpec, kind: VectorKind, count: int) -> Float32 | list[Any]:

@@ -1,7 +1,8 @@
 """The rows of a ColBERT model in forms that fit an index: shorter, fewer, of fewer bits, or one vector for all.
 
-embed.py calls `converted`. Sources: sentence-transformers 6, HierarchicalTokenPooling; MUVERA (arXiv 2405.19504) with
-the random numbers and the rules of fastembed, so that encodings of both can be compared.
+embed.py calls `converted`, and `pool_tokens` for models that always pool. Sources: sentence-transformers 6,
+HierarchicalTokenPooling; MUVERA (arXiv 2405.19504) with the random numbers and the rules of fastembed, so that
+encodings of both can be compared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.spec import ModelSpec, TokenPooling
+from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import InvalidField, TooManyInputs
 from vectord.schema import EmbedRequest, Float32, Int32, MultiVectorOptions, Muvera
@@ -68,11 +69,6 @@ def converted(each: Sequence[Float32], options: MultiVectorOptions, *, query: bo
 
 
 # --- pooling --------------------------------------------------------------------------------------------------
-
-
-def pool(rows: Float32, pooling: TokenPooling) -> Float32:
-    """The rows (n, C) of a text after the model's own pooling."""
-    return pool_tokens(rows, pooling.factor, pooling.protected_tokens, normalize=pooling.normalizes)
 
 
 def pool_tokens(rows: Float32, factor: float, protected: int, *, normalize: bool = True) -> Float32:
