@@ -106,7 +106,8 @@ def _head() -> list[str]:
         "",
         "The pages describe fields whose values have limits or whose meaning is not obvious, and name the others.",
         "Those have the meaning of the product, or of the next section. Of the fields of objects, the pages have",
-        "those with an effect; fields for images, audio and video are refused. `[integer]` is a list of integers.",
+        "those with an effect; fields for audio and video are refused, and those for images unless the model reads",
+        "images. `[integer]` is a list of integers.",
     ]
 
 
