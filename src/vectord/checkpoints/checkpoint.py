@@ -7,7 +7,7 @@ then belongs to that model's backend.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +80,14 @@ def tensor_shape(path: Path, name: str) -> tuple[int, ...]:
     shape = checkpoint[name].shape if name in checkpoint else ()
     checkpoint.close()
     return shape
+
+
+def find_tensor(paths: Iterable[Path], name: str) -> tuple[Path, tuple[int, ...]] | None:
+    """Return the file that has the tensor, and its shape; None: no file. Graphs are not searched."""
+    for path in paths:
+        if path.suffix != ".onnx" and (shape := tensor_shape(path, name)):
+            return path, shape
+    return None
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.checkpoint import find_tensor
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
@@ -209,8 +209,7 @@ _METADATA: Mapping[str, Harmless] = {
 
 def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
     config = read_settings(folder.transformer / "artifact.metadata", optional=True, allowed=folder.allowed)
-    shapes = {path: tensor_shape(path, "linear.weight") for path in spec.weights}
-    path, shape = next(((path, each) for path, each in shapes.items() if each), (folder.transformer, ()))
+    path, shape = find_tensor(spec.weights, "linear.weight") or (folder.transformer, ())
     if len(shape) != 2 or not min(shape):
         raise ModelUnavailable(f"{path}: a ColBERT model without a linear.weight of two dimensions")
     linear = DenseModule(folder=folder.transformer, weights=path, in_features=shape[1], out_features=shape[0])

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.checkpoint import find_tensor, tensor_shape
 from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import (
@@ -177,10 +177,10 @@ def _own_projection(
     # Only a class of the model's own has such a layer.
     if not (folder.config.get("auto_map") and folder.config.get("use_bidirectional_attention")):
         return ()
-    file = next((path for path in spec.weights if path.suffix != ".onnx" and tensor_shape(path, "linear.weight")), None)
-    if file is None:
+    found = find_tensor(spec.weights, "linear.weight")
+    if found is None:
         return ()
-    shape, width = tensor_shape(file, "linear.weight"), folder.config.get("num_labels")
+    (file, shape), width = found, folder.config.get("num_labels")
     if shape != (width, spec.hidden_size) or pooling not in ("cls", "last", "mean", "weighted_mean"):
         raise ModelUnavailable(
             f"{file}: linear.weight of shape {list(shape)} is supported as num_labels x hidden_size, "

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.checkpoint import find_tensor
 from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
@@ -97,8 +97,8 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
             f"{folder.tokenizer_config.path}: its SiglipTokenizer removes punctuation, which no tokenizer.json "
             "describes; SigLIP 2 is supported"
         )
-    positions, width = _shape(spec, f"{_TEXTS}.{_POSITIONS}", 2)
-    words, _ = _shape(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
+    _, (positions, width) = _tensor(spec, f"{_TEXTS}.{_POSITIONS}", 2)
+    _, (words, _) = _tensor(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
     layer = _projection(spec, towers.text_layer, width, bias=towers.bias)
     found = _images(folder, spec, images, layer.out_features)
     limit: float = folder.tokenizer_config.value("model_max_length", Annotated[float, Meta(ge=1)], positions)
@@ -127,8 +127,8 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
 def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dimensions: int) -> ModelSpec:
     towers = TOWERS[folder.model_type]
     settings, processor = _read_processor(folder, towers)
-    side = _shape(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)[-1]
-    positions, width = _shape(spec, f"{_IMAGES}.{_POSITIONS}", 2)
+    _, (*_, side) = _tensor(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)
+    _, (positions, width) = _tensor(spec, f"{_IMAGES}.{_POSITIONS}", 2)
     processor = replace(processor, patch=side)
     if processor.rows != positions:
         raise ModelUnavailable(
@@ -244,8 +244,7 @@ def _size(settings: Settings, key: str, towers: Towers) -> int | tuple[int, int]
 
 
 def _projection(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseModule:
-    outputs, inputs = _shape(spec, f"{name}.weight", 2)
-    file = _file_of(spec, f"{name}.weight")
+    file, (outputs, inputs) = _tensor(spec, f"{name}.weight", 2)
     if inputs != width:
         raise ModelUnavailable(f"{file}: {name}.weight expects {inputs} numbers and gets {width}")
     return DenseModule(
@@ -253,15 +252,12 @@ def _projection(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseM
     )
 
 
-def _shape(spec: ModelSpec, name: str, dimensions: int) -> tuple[int, ...]:
-    shape = tensor_shape(_file_of(spec, name), name)
+def _tensor(spec: ModelSpec, name: str, dimensions: int) -> tuple[Path, tuple[int, ...]]:
+    """The file of a tensor, and its shape."""
+    found = find_tensor(spec.weights, name)
+    if found is None:
+        raise ModelUnavailable(f"{spec.folder}: the checkpoint has no tensor named {name}")
+    file, shape = found
     if len(shape) != dimensions:
         raise ModelUnavailable(f"{spec.folder}: {name} must have {dimensions} dimensions; it has {len(shape)}")
-    return shape
-
-
-def _file_of(spec: ModelSpec, name: str) -> Path:
-    for path in spec.weights:
-        if path.suffix != ".onnx" and tensor_shape(path, name):
-            return path
-    raise ModelUnavailable(f"{spec.folder}: the checkpoint has no tensor named {name}")
+    return file, shape
