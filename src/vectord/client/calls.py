@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from types import MappingProxyType
@@ -143,43 +144,22 @@ class Calls:
     ) -> Coroutine[Any, Any, Embeddings]:
         """Any of dense, sparse, colbert and tokens from one pass of the model, and which texts were truncated.
 
-        colbert: the form of ColBERT vectors."""
+        colbert: the form of ColBERT vectors.
+        """
         if "sparse" in outputs:  # scipy is an extra: fail before the first request if it is missing
             import_module("scipy.sparse")
-        rows = colbert or {}
-        body = {"outputs": sorted(outputs), "encoding": "base64", **({"colbert": rows} if rows else {})}
-        shown: set[Any] = {*outputs} if rows.get("rows", True) else {*outputs} - {"colbert"}
-        if rows.get("muvera") is not None:
+        form = colbert or {}
+        body = {"outputs": sorted(outputs), "encoding": "base64", **({"colbert": form} if form else {})}
+        shown: set[Any] = {*outputs} if form.get("rows", True) else {*outputs} - {"colbert"}
+        if form.get("muvera") is not None:
             shown.add("muvera")
-        layout = LAYOUTS.get(rows.get("precision", "float"), FLOATS)
-        template = _template("embed", "inputs", known.EmbedOptions, options, body)
-
-        def join(pieces: Sequence[Piece[ReplyVectors]]) -> Embeddings:
-            def all_of(kind: VectorKind) -> list[Any] | None:
-                found = [getattr(piece.value, kind) for piece in pieces]
-                return [*chain.from_iterable(found)] if kind in shown else None
-
-            encodings = [piece.value.muvera for piece in pieces if piece.value.muvera is not None]
-            dense = [piece.value.dense for piece in pieces if piece.value.dense is not None]
-            sparse = all_of("sparse")
-            return Embeddings(
-                model=pieces[0].value.model if pieces else "",
-                fingerprint=pieces[0].fingerprint if pieces else "",
-                dense=np.concatenate(dense or [np.empty((0, 0), np.float32)]) if "dense" in outputs else None,
-                sparse=None if sparse is None else csr_of(sparse),
-                colbert=all_of("colbert"),
-                muvera=np.concatenate(encodings) if encodings else None,
-                tokens=all_of("tokens"),
-                truncated=[piece.part.start + index for piece in pieces for index in piece.value.truncated],
-                tokens_read=sum(piece.tokens_read for piece in pieces),
-            )
-
+        layout = LAYOUTS.get(form.get("precision", "float"), FLOATS)
         return self._call(
-            template,
+            _template("embed", "inputs", known.EmbedOptions, options, body),
             texts,
             text_size,
             lambda reply, count: read_vectors(reply, shown, count, rows_layout=layout),
-            join,
+            partial(_joined_vectors, shown),
             progress,
         )
 
@@ -381,3 +361,25 @@ def _one_each(read: Callable[[HttpReply], list[T]]) -> Callable[[HttpReply, int]
 
 def _joined(pieces: Sequence[Piece[list[T]]]) -> list[T]:
     return [value for piece in pieces for value in piece.value]
+
+
+def _joined_vectors(shown: Collection[str], pieces: Sequence[Piece[ReplyVectors]]) -> Embeddings:
+    """shown: the kinds of vectors in the replies."""
+
+    def all_of(kind: str) -> list[Any] | None:
+        return [*chain.from_iterable(getattr(piece.value, kind) for piece in pieces)] if kind in shown else None
+
+    dense = [piece.value.dense for piece in pieces if piece.value.dense is not None]
+    encodings = [piece.value.muvera for piece in pieces if piece.value.muvera is not None]
+    sparse = all_of("sparse")
+    return Embeddings(
+        model=pieces[0].value.model if pieces else "",
+        fingerprint=pieces[0].fingerprint if pieces else "",
+        dense=np.concatenate(dense or [np.empty((0, 0), np.float32)]) if "dense" in shown else None,
+        sparse=None if sparse is None else csr_of(sparse),
+        colbert=all_of("colbert"),
+        muvera=np.concatenate(encodings) if encodings else None,
+        tokens=all_of("tokens"),
+        truncated=[piece.part.start + index for piece in pieces for index in piece.value.truncated],
+        tokens_read=sum(piece.tokens_read for piece in pieces),
+    )
