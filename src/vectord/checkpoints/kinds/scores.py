@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, read_activation
-from vectord.checkpoints.checkpoint import tensor_shape
+from vectord.checkpoints.checkpoint import find_tensor, tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
 from vectord.checkpoints.folder import (
@@ -209,8 +209,7 @@ def add_listwise(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     assert entry is not None
     modules = []
     for layer, activation in _PROJECTIONS:
-        shapes = {path: tensor_shape(path, f"{layer}.weight") for path in spec.weights if path.suffix != ".onnx"}
-        path, shape = next(((path, shape) for path, shape in shapes.items() if shape), (folder.transformer, ()))
+        path, shape = find_tensor(spec.weights, f"{layer}.weight") or (folder.transformer, ())
         if len(shape) != 2 or not min(shape):
             raise ModelUnavailable(f"{path}: a listwise reranker without a matrix {layer}.weight")
         modules.append(
