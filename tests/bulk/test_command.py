@@ -134,6 +134,13 @@ def test_options_of_bulk_hide_no_setting() -> None:
     assert own & settings == {"--api-key", "--model"}
 
 
+def test_a_model_that_is_not_opened_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """--model chooses among the models after OUT, and opens none."""
+    minilm_folder(Path("other"))
+    assert run(["bulk", "in.jsonl", "out.jsonl", "./other", "--model", "./mine", "--backend", "openvino"]) == 1
+    assert "no ./mine among the models of this process, other; name the model after OUT" in capsys.readouterr().err
+
+
 def test_a_failed_row_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     """The finished parts stay."""
     write_input(Path("in.jsonl"), [{"text": "good"}, {"text": None}])

@@ -294,6 +294,13 @@ def test_a_hostile_revision_is_refused(revision: str, downloads: list[dict[str, 
     assert downloads == []
 
 
+def test_a_folder_without_a_model_is_not_called_missing(nowhere: Path) -> None:
+    """It may have the name of a model on the hub, so the hub is asked, and the message says what the folder lacks."""
+    Path("models/empty").mkdir(parents=True)
+    assert "no folder models/empty with a config.json" in refusal("models/empty", offline=True)
+    assert "has no config.json" in refusal("./models/empty")
+
+
 def test_the_cache_folder_is_that_of_huggingface_hub(tmp_path: Path) -> None:
     """HF_HUB_CACHE names it; else it is hub/ in the setting, in HF_HOME, or in the user's cache folder."""
     home = Path("~/.cache").expanduser()

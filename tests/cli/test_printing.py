@@ -85,7 +85,7 @@ def test_the_error_of_an_unfinished_download_has_a_line_of_its_own(tmp_path: Pat
         hub.sizes["config.json"] = 3
         seen = on_a_terminal(["serve", MODEL], tmp_path, code=2, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "hf"))
     assert "config.json" in seen
-    assert f"\x1b[2K\x1b[?25h\rvectord: model {MODEL} is neither a folder nor in " in seen
+    assert f"\x1b[2K\x1b[?25h\rvectord: model {MODEL} is neither a folder with a config.json nor in " in seen
 
 
 def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:

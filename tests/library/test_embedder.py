@@ -311,6 +311,12 @@ def test_similarity_is_that_of_sentence_transformers(embedder: Embedder) -> None
     found = Embedder.similarity(queries, texts)
     assert found.shape == (2, 3)
     assert found[1, 2] == pytest.approx(sum(max(float(a @ b) for b in texts[2]) for a in queries[1]), rel=1e-5)
+    np.testing.assert_allclose(
+        Embedder.similarity(list(vectors), vectors.tolist()), cos_sim(vectors, vectors), atol=1e-6
+    )
+    for texts_themselves in ("hello", ["hello", "world"], None):
+        with pytest.raises(InvalidField, match="`second` must be vectors, as `embed` returns them, not "):
+            Embedder.similarity(vectors, texts_themselves)
 
 
 def test_tokenize_gives_the_tokens_of_the_model(embedder: Embedder, folder: Path) -> None:

@@ -116,7 +116,11 @@ class EngineEmbedder:
         found = self._engine.models(CALLER)
         info = find_model(self._job, map(msgspec.structs.asdict, found.models))
         if info is None:
-            raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
+            names = ", ".join(one.name for one in found.models)
+            raise BulkFailed(
+                f"--model: no {model_description(self._job)} among the models of this process, {names}; name the model "
+                "after OUT"
+            )
         return facts_of(info, found.limits.max_inputs_per_request)
 
     async def facts(self) -> ModelFacts:

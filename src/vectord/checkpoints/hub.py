@@ -79,9 +79,9 @@ def resolve(
     if cached:  # the reader reports the missing files
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     at = f" at revision {revision}" if revision else ""
-    places = [f"no folder {name}", f"no {hub_id}{at} in {cache}"]
+    places = [f"no folder {name} with a config.json", f"no {hub_id}{at} in {cache}"]
     if revision is None:
-        places.append(f"no folder {plain[-1]}")
+        places.append(f"no folder {plain[-1]} with a config.json")
     if package:
         missing = f"no package {package} with a model in it"
         places.append(f"packages have no revision ({package})" if revision else missing)
@@ -223,8 +223,8 @@ def _download(
             log.warning("%s: using the cached files, since %s", hub_id, error.failure)
             return cached
         raise ModelUnavailable(
-            f"model {hub_id} is neither a folder nor in {cache}, and {error.failure}; a folder may also be given by "
-            "its path"
+            f"model {hub_id} is neither a folder with a config.json nor in {cache}, and {error.failure}; a folder may "
+            "also be given by its path"
         ) from error
 
 

@@ -470,7 +470,7 @@ class ServerConfig:
     )
     rate_limit_burst_size: int | None = setting(
         None,
-        "Requests that a rate-limited address may send at once after a pause. Default: 120.",
+        "Requests that a rate-limited address may send at once after a pause. Default: those of a minute, at most 120.",
         limits=(1, 1_000_000),
     )
     redis_url: str | None = setting(

@@ -309,6 +309,7 @@ class Embedder:
 
         model: default: the first reranker, else the first model that embeds.
         method: scores, dense, colbert, sparse or weighted; default: the model's own scores, else its best vectors.
+            Scores of a cross-encoder are logits, of dense vectors cosines.
         truncate: cut documents that are too long; False: refuse them.
         instruction: for language models that read one; default: the model's own.
         """
@@ -361,11 +362,11 @@ class Embedder:
         Dense vectors, (N, D) and (M, D): their cosines. ColBERT vectors, N and M matrices: MaxSim, which is for each
         row of the first matrix its best product with a row of the second one, summed.
         """
-        if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-            rows, columns = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
-            lengths = np.outer(np.linalg.norm(rows, axis=1), np.linalg.norm(columns, axis=1))
-            return cast("Float32", (rows @ columns.T) / np.maximum(lengths, np.finfo(np.float32).tiny))
-        return np.array([[(query @ text.T).max(axis=1).sum() for text in second] for query in first], np.float32)
+        left, right = _vectors(first, "first"), _vectors(second, "second")
+        if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+            lengths = np.outer(np.linalg.norm(left, axis=1), np.linalg.norm(right, axis=1))
+            return cast("Float32", (left @ right.T) / np.maximum(lengths, np.finfo(np.float32).tiny))
+        return np.array([[(query @ text.T).max(axis=1).sum() for text in right] for query in left], np.float32)
 
     def encode(
         self,
@@ -573,6 +574,19 @@ def _normalizes(folder: Path) -> bool:
 
     modules = read_modules(folder)
     return bool(modules) and modules[-1].kind == "Normalize"
+
+
+def _vectors(vectors: Array | Sequence[Array], name: str) -> Float32 | list[Float32]:
+    """(N, D) of dense vectors, or the matrices of ColBERT vectors."""
+    try:
+        if isinstance(vectors, np.ndarray) and vectors.ndim < 3:
+            return np.atleast_2d(vectors.astype(np.float32, copy=False))
+        matrices = [np.asarray(one, np.float32) for one in vectors]
+        return matrices if all(one.ndim == 2 for one in matrices) else np.atleast_2d(np.asarray(vectors, np.float32))
+    except (TypeError, ValueError):
+        raise InvalidField(
+            "{field} must be vectors, as `embed` returns them, not {kind}.", field=name, kind=type(vectors).__name__
+        ) from None
 
 
 def _strings(texts: object, name: str) -> list[str]:

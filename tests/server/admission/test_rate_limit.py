@@ -191,7 +191,7 @@ async def test_a_rate_per_key_falls_back_to_addresses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "burst"), [({}, 120), ({"rate_limit_burst_size": 7}, 7), ({"rate_limit_requests_per_minute": 9}, 120)]
+    ("settings", "burst"), [({}, 120), ({"rate_limit_burst_size": 7}, 7), ({"rate_limit_requests_per_minute": 9}, 9)]
 )
 async def test_smart_embedders_limit(settings: dict[str, int], burst: int) -> None:
     """The documented numbers, text, header and key; its settings change them."""

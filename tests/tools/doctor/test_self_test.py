@@ -38,3 +38,16 @@ async def test_long_texts_are_embedded_on_all_streams(fails: bool, monkeypatch: 
     (tested,) = await self_test.self_tests(Config(), with_library=False)
     assert longest > 4096
     assert bool(tested.problem) == fails
+
+
+async def test_a_model_with_a_low_limit_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of the references beyond its limit is truncated, as sentence-transformers does."""
+
+    @asynccontextmanager
+    async def running(_: Config) -> AsyncIterator[Engine]:
+        async with serving(FakeBackend(), models=[spec(max_tokens=fakes.MAX_TOKENS)]) as engine:
+            yield engine
+
+    monkeypatch.setattr(self_test, "running_engine", running)
+    (tested,) = await self_test.self_tests(Config(), with_library=False)
+    assert (tested.problem, len(tested.references)) == (None, 1)

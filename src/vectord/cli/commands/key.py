@@ -17,7 +17,8 @@ standard output:
   vectord key search >> keys.toml
 
 You may add to the entry: admin = true, models = ["NAME"], requests_per_minute = N, tokens_per_minute = N,
-lane = "bulk". A running server reloads the file within a second.
+lane = "bulk". Requests make a running server check the file for
+changes, at most once per second.
 
 \b
 Exit codes:

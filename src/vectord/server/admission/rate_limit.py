@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vectord.server.admission.redis_buckets import RedisBuckets
 
 PERIODS = {1: "second", 60: "minute"}
-BURST = 120  # requests at once, from an address without recent requests
+BURST = 120  # requests at once, from an address without recent requests, unless a minute has fewer
 REQUESTS_EXCEEDED = "Rate limit exceeded. Max {limit} requests per {period}."
 TOKENS_EXCEEDED = "Token quota exceeded. Max {limit} tokens per minute."
 
@@ -44,7 +44,7 @@ class RateLimits:
         """buckets: None creates them from `config`."""
         # The settings apply to addresses.
         amount, burst = config.rate_limit_requests_per_minute, config.rate_limit_burst_size
-        self.everywhere = Rate(amount, period_s=60, burst=burst or BURST) if amount else None
+        self.everywhere = Rate(amount, period_s=60, burst=burst or min(amount, BURST)) if amount else None
         self.by_dialect: dict[str, Rate] = {}
         for dialect in dialects if amount != 0 else ():
             rate = dialect.rate

@@ -110,7 +110,8 @@ async def _embed_long_texts(engine: Engine, info: ModelInfo) -> None:
 
 
 async def _references(engine: Engine, info: ModelInfo, library: ModelConfig | None) -> list[Finding]:
-    result = await engine.answer(EmbedRequest(inputs=GOLDEN_TEXTS, model=info.name), CALLER)
+    request = EmbedRequest(inputs=GOLDEN_TEXTS, model=info.name, text=TextOptions(truncate=True))
+    result = await engine.answer(request, CALLER)
     assert isinstance(result, EmbedResult)
     vectors = np.asarray(result.dense["float"], np.float64)
     found = [compare_with_stored(info.model_id, info.dtype, vectors)]
