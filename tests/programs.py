@@ -67,7 +67,9 @@ def _fetch_packages(missing: list[str]) -> None:
         subprocess.run([*apt, "download", *needed], cwd=folder, check=True)
         for archive in Path(folder).glob("*.deb"):
             subprocess.run(["dpkg", "--extract", archive, UNPACKED], check=True)
-    libraries = ":".join(str(path) for path in UNPACKED.glob("**/lib/*-linux-gnu*"))
+    # Chromium's sound library finds its second one by an absolute path, which exists only where it is installed.
+    folders = [*UNPACKED.glob("**/lib/*-linux-gnu*"), *UNPACKED.glob("**/lib/*-linux-gnu*/pulseaudio")]
+    libraries = ":".join(map(str, folders))
     for name in missing:
         program = next(path for place in PLACES if (path := UNPACKED / place.format(name=name)).exists())
         _write_command(name, f"LD_LIBRARY_PATH={libraries} exec {program}")
