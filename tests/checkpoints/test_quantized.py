@@ -6,6 +6,7 @@ Each case writes a layer by its library's documentation, from codes, scales and 
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,13 @@ def test_states_are_those_of_the_matrices(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, case.reference(plain, TEXTS), atol=1e-4)
 
 
+GROUPED = ("scales", "qzeros")
+
+
+def many(numbers: Tensor) -> Tensor:
+    return numbers.repeat(50, 1)
+
+
 BROKEN: dict[str, tuple[str, Callable[[Parts], object]]] = {
     "no scales": ("awq", lambda layer: layer.pop("scales")),
     "another width of scales": ("awq", lambda layer: layer.update(scales=layer["scales"][:, :8].contiguous())),
@@ -200,6 +208,16 @@ BROKEN: dict[str, tuple[str, Callable[[Parts], object]]] = {
     "a group that is not there": ("gptq", lambda layer: layer.update(g_idx=layer["g_idx"] + 50)),
     "no zero points": ("pack-quantized, zero points", lambda layer: layer.pop("weight_zero_point")),
     "another shape": ("pack-quantized", lambda layer: layer.update(weight_shape=torch.tensor([2**40, 2**40]))),
+    "a shape of another type": (
+        "pack-quantized",
+        lambda layer: layer.update(weight_shape=torch.tensor([torch.inf] * 2)),
+    ),
+    "more groups than columns": ("awq", lambda layer: layer.update({part: many(layer[part]) for part in GROUPED})),
+    "more scales than columns": ("fp8 with one scale", lambda layer: layer.update(weight_scale=torch.ones(48, 99))),
+    "one group for all columns": ("gptq", lambda layer: layer.update(g_idx=layer["g_idx"][:1])),
+    "a group before the first": ("gptq", lambda layer: layer.update(g_idx=layer["g_idx"] - 1)),
+    "one scale for all rows": ("bitsandbytes int8", lambda layer: layer.update(SCB=layer["SCB"][:1])),
+    "codes of another type": ("fp8 in blocks", lambda layer: layer.update(weight=layer["weight"].float())),
     "a state that is no JSON": (
         "bitsandbytes nf4",
         lambda layer: layer.update({"weight.quant_state.bitsandbytes__nf4": torch.zeros(3, dtype=torch.uint8)}),
@@ -222,6 +240,29 @@ def test_a_layer_whose_tensors_do_not_fit_is_refused(name: str, tmp_path: Path) 
         numpy_answer(case.spec(folder), TEXTS)
 
 
+@pytest.mark.parametrize("name", ["fp8 in blocks", "bitsandbytes nf4"])
+def test_blocks_that_exceed_a_layer_need_no_memory(name: str, tmp_path: Path) -> None:
+    """A size that only a lying file has is refused, or bounded by the layer, before anything of that size is made."""
+    case, endless = CASES["qwen3"], 2**31 - 1
+    folder = case.write(tmp_path)
+    quantize(folder, name)
+    config = dict(FORMATS[name][0])
+    if name == "fp8 in blocks":
+        change_config(folder, quantization_config={**config, "weight_block_size": [endless, 20]})
+        with pytest.raises(ModelUnavailable, match="rows are not"):
+            numpy_answer(case.spec(folder), TEXTS)
+        return
+    tensors = load_file(folder / "model.safetensors")
+    for key in (key for key in tensors if key.endswith("__nf4")):
+        state = json.loads(bytes(tensors[key].tolist())) | {"nested_blocksize": endless}
+        tensors[key] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors")
+    tracemalloc.start()
+    assert np.isfinite(numpy_answer(case.spec(folder), TEXTS)).all()
+    assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    tracemalloc.stop()
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "another method": ({"quant_method": "hqq"}, "(quantization_config: hqq)"),
     "no object": ("a\nb", r"(quantization_config: a\nb)"),
@@ -231,6 +272,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "another order": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "Invalid enum value 'gemv'"),
     "another format": (compressed("nvfp4-pack-quantized", num_bits=4), "Invalid enum value 'nvfp4-pack-quantized'"),
     "packed 3 bits": (compressed("pack-quantized", num_bits=3), "num_bits must be 2, 4 or 8"),
+    "endless blocks": ({"quant_method": "fp8", "weight_block_size": [2**40, 20]}, "Expected `int` <= 2147483647"),
+    "blocks of nothing": ({"quant_method": "fp8", "weight_block_size": [24, 0]}, "Expected `int` >= 1"),
     "rotated weights": (
         {**compressed("pack-quantized", num_bits=4), "transform_config": {"config_groups": {"u": {}}}},
         "transform_config and sparsity_config must be empty",

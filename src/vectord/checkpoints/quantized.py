@@ -10,11 +10,12 @@ columns. Sources: AutoAWQ, AutoGPTQ, bitsandbytes, compressed-tensors; Fp8Dequan
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.files.weight import E4M3, ROWS_AT_ONCE, ComputedWeight, Weight
@@ -25,6 +26,7 @@ Codes: TypeAlias = npt.NDArray[Any]
 Layer: TypeAlias = Mapping[str, Weight]  # the tensors of a layer by their names after the layer's
 
 KEYS = ("quantization_config", "compression_config")  # the second is older
+Size: TypeAlias = Annotated[int, Meta(ge=1, lt=2**31)]
 _OF_INPUTS = ("activation_scale", "input_global_scale", "input_scale", "input_zero_point", "k_scale", "v_scale")
 
 
@@ -34,6 +36,17 @@ class _Matrix(msgspec.Struct, frozen=True, kw_only=True):
     groups: Codes  # (I,) of each column
     zeros: Codes | None = None  # (O, G)
     table: Float32 | None = None  # the value of each code; None: the code
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises ValueError for parts that are not of one matrix of this shape: numpy would repeat or wrap them."""
+        rows, columns = shape
+        width = self.scales.shape[1]
+        if (self.codes.shape, len(self.scales), self.groups.shape) != (shape, rows, (columns,)):
+            raise ValueError("sizes differ")
+        if self.zeros is not None and self.zeros.shape != self.scales.shape:
+            raise ValueError("scales and zero points differ in number")
+        if columns and not 0 <= self.groups.min() <= self.groups.max() < width:
+            raise ValueError(f"a column is of no group of the {width}")
 
     def rows(self) -> Iterator[Float32]:
         for start in range(0, len(self.codes), ROWS_AT_ONCE):
@@ -50,7 +63,7 @@ class _Matrix(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Fp8(msgspec.Struct, frozen=True, tag_field="quant_method", tag="fp8"):
     fmt: Literal["e4m3"] = "e4m3"
-    weight_block_size: tuple[int, int] | None = None
+    weight_block_size: tuple[Size, Size] | None = None
 
     parts: ClassVar = ("weight", "weight_scale_inv", "weight_scale")
     markers: ClassVar = ("weight_scale_inv", "weight_scale")
@@ -66,7 +79,7 @@ class _Fp8(msgspec.Struct, frozen=True, tag_field="quant_method", tag="fp8"):
 class _Weights(msgspec.Struct, frozen=True):
     num_bits: int = 8
     symmetric: bool = True
-    block_structure: tuple[int, int] | None = None
+    block_structure: tuple[Size, Size] | None = None
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -101,7 +114,11 @@ class _CompressedTensors(msgspec.Struct, frozen=True, tag_field="quant_method", 
     def shape(self, layer: Layer) -> tuple[int, ...]:
         if self.format != "pack-quantized":
             return layer["weight"].shape
-        return tuple(int(size) for size in layer["weight_shape"].array)
+        rows, columns = (int(size) for size in layer["weight_shape"].array)
+        held, numbers = layer["weight_packed"].shape
+        if rows != held or not 0 < columns <= numbers * 32 // self._weights.num_bits:
+            raise ValueError(f"{held} x {numbers} packed numbers are not {rows} x {columns} codes")
+        return rows, columns
 
     def matrix(self, layer: Layer) -> _Matrix:
         scheme = self._weights
@@ -174,9 +191,9 @@ _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # of the codes of eight columns in a pac
 
 
 class _Nf4State(msgspec.Struct, frozen=True):
-    blocksize: int
-    shape: tuple[int, int]
-    nested_blocksize: int = 256
+    blocksize: Size
+    shape: tuple[Size, Size]
+    nested_blocksize: Size = 256
     nested_offset: float = 0.0
 
 
@@ -194,7 +211,12 @@ class _BitsAndBytes(msgspec.Struct, frozen=True, tag_field="quant_method", tag="
         return msgspec.json.decode(layer[name].array.tobytes(), type=_Nf4State)
 
     def shape(self, layer: Layer) -> tuple[int, ...]:
-        return layer["weight"].shape if "SCB" in layer else self._state(layer).shape
+        if "SCB" in layer:
+            return layer["weight"].shape
+        rows, columns = self._state(layer).shape
+        if rows * columns != 2 * layer["weight"].array.size:
+            raise ValueError(f"{layer['weight'].array.size} bytes are not {rows} x {columns} codes")
+        return rows, columns
 
     def matrix(self, layer: Layer) -> _Matrix:
         weight: Codes = layer["weight"].array
@@ -205,7 +227,7 @@ class _BitsAndBytes(msgspec.Struct, frozen=True, tag_field="quant_method", tag="
         absmax = layer["weight.absmax"].array.reshape(-1)
         scales = absmax.astype(np.float32)
         if "weight.nested_absmax" in layer:
-            nested = np.repeat(layer["weight.nested_absmax"].as_float32(), state.nested_blocksize)[: len(absmax)]
+            nested = layer["weight.nested_absmax"].as_float32()[np.arange(len(absmax)) // state.nested_blocksize]
             scales = layer["weight.nested_quant_map"].as_float32()[absmax] * nested + np.float32(state.nested_offset)
         rows, columns = state.shape
         packed = weight.reshape(-1)
@@ -226,9 +248,13 @@ _SUPPORTED = (
 
 def _bytes(codes: Weight, scales: Weight, zeros: Codes | None, block: tuple[int, int] | None) -> _Matrix:
     """A matrix with a byte for each code, and a scale for each block, by default for an even part of the rows."""
+    if codes.dtype not in ("F8_E4M3", "I8"):
+        raise ValueError(f"{codes.name} has codes of the type {codes.dtype}")
     rows, columns = codes.shape
     high, wide = block or (None, None)
     spread = _spread(scales.as_float32(), rows, high)
+    if wide is not None and spread.shape[1] != -(-columns // wide):
+        raise ValueError(f"{columns} columns are not {spread.shape[1]} blocks of {wide}")
     return _Matrix(
         codes=codes.array,
         scales=spread,
@@ -241,12 +267,16 @@ def _bytes(codes: Weight, scales: Weight, zeros: Codes | None, block: tuple[int,
 def _spread(numbers: Codes, rows: int, high: int | None = None) -> Codes:
     """(rows, G) of numbers (rows / high, G), or of one number for the whole matrix. high: by default an even part."""
     numbers = numbers.reshape(1, 1) if numbers.size == 1 else numbers
-    high = high or rows // len(numbers)
+    high = max(1, min(high or rows // len(numbers), rows))
+    if len(numbers) != -(-rows // high):
+        raise ValueError(f"{rows} rows are not {len(numbers)} parts of {high}")
     return np.repeat(numbers, high, axis=0)[:rows]
 
 
 def _even(columns: int, groups: int) -> Codes:
     """(columns,) the group of each column, of groups of one size."""
+    if columns % groups:
+        raise ValueError(f"{columns} columns are not {groups} groups")
     return np.arange(columns) // (columns // groups)
 
 
@@ -316,18 +346,21 @@ def expand(weights: Mapping[str, Weight], config: Settings) -> Mapping[str, Weig
     return plain | {f"{name}.weight": _expanded(name, layer, quantization) for name, layer in layers.items()}
 
 
+# What Python and numpy raise for tensors of other types and sizes than a format has.
+_MISFITS = (ArithmeticError, LookupError, StopIteration, TypeError, ValueError, msgspec.MsgspecError)
+
+
 def _expanded(name: str, layer: Layer, quantization: Quantization) -> Weight:
     def rows() -> Iterator[Float32]:
         try:
             matrix = quantization.matrix(layer)
-            if matrix.codes.shape != shape:
-                raise ValueError("sizes differ")
+            matrix.check(shape)
             yield from matrix.rows()
-        except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
+        except _MISFITS as error:
             raise ModelUnavailable(f"the checkpoint's quantized layer {name[:100]} cannot be read: {error}") from None
 
     try:
         shape = quantization.shape(layer)
-    except (IndexError, KeyError, StopIteration, msgspec.MsgspecError) as error:
+    except _MISFITS as error:
         raise ModelUnavailable(f"the checkpoint's quantized layer {name[:100]} cannot be read: {error}") from None
     return ComputedWeight(f"{name}.weight", shape, rows)
