@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,23 @@ async def test_encodings_count_against_the_size_of_a_response() -> None:
         with pytest.raises(TooManyInputs) as refused:
             await engine.answer(request, ANYONE)
     assert (refused.value.field, refused.value.limit, refused.value.given) == ("inputs", 1638, 1639)
+
+
+async def test_a_long_conversion_lets_others_run_and_ends_with_its_request() -> None:
+    """200 texts take seconds of the one thread; another request takes its turn between two of them."""
+    slow = MultiVectorOptions(muvera=Muvera(k_sim=10, r_reps=64, dim_proj=1))
+    requests = [
+        EmbedRequest(inputs=inputs, outputs=frozenset({"colbert"}), colbert=options)
+        for inputs, options in ((["fox"] * 200, slow), (["bird"], MultiVectorOptions(pool_factor=2.0)))
+    ]
+    async with serving_one(spec(("colbert",), colbert=Colbert(dimensions=4))) as (engine, _):
+        long = asyncio.create_task(engine.answer(requests[0], ANYONE))
+        await asyncio.sleep(0.3)
+        await asyncio.wait_for(engine.answer(requests[1], ANYONE), 1)
+        assert not long.done()
+        long.cancel()
+        await asyncio.wait([long])
+        await asyncio.wait_for(engine.answer(requests[1], ANYONE), 1)
 
 
 def test_a_model_that_pools_has_the_rows_of_the_library_in_every_form(tmp_path: Path) -> None:

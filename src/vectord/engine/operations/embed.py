@@ -236,10 +236,14 @@ async def _finish_rows(made: ModelVectors, request: EmbedRequest) -> ColbertForm
     assert made.colbert is not None
     if request.colbert == COLBERT_ROWS:
         return ColbertForms(made.colbert, None)
-    return await _on_thread(partial(converted, made.colbert, request.colbert, query=request.text.is_query))
+    convert = partial(converted, options=request.colbert, query=request.text.is_query)
+    forms = [await _on_thread(partial(convert, [rows])) for rows in made.colbert]
+    encodings = [form.encodings for form in forms if form.encodings is not None]
+    return ColbertForms([form.rows[0] for form in forms], np.concatenate(encodings) if encodings else None)
 
 
 async def _on_thread(call: Callable[[], T]) -> T:
+    """The result of `call`, of one text: texts of other requests run in between, and a cancelled request stops."""
     return await asyncio.get_running_loop().run_in_executor(_multivectors, call)
 
 
@@ -371,7 +375,7 @@ async def _colbert(spec: ModelSpec, each: list[Any], texts: Texts, options: Text
     pooled = partial(
         pool_tokens, factor=pooling.factor, protected=pooling.protected_tokens, normalize=pooling.normalizes
     )
-    return await _on_thread(lambda: [one if one is None else pooled(one) for one in each])
+    return [one if one is None else await _on_thread(partial(pooled, one)) for one in each]
 
 
 def _no_vectors(spec: ModelSpec, kind: VectorKind, count: int) -> Float32 | list[Any]:

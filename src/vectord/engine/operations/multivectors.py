@@ -149,6 +149,13 @@ def _projections(width: int, muvera: Muvera) -> tuple[npt.NDArray[np.float64], n
     return planes, signs / np.sqrt(muvera.dim_proj)
 
 
+@lru_cache(maxsize=10)
+def _differing_bits(count: int) -> npt.NDArray[np.uint8]:
+    """The bits (2**count, 2**count) in which two clusters differ; 1 MiB for the most."""
+    bits = np.arange(1 << count)[:, None] >> np.arange(count) & 1
+    return (bits[:, None] != bits).sum(axis=2, dtype=np.uint8)
+
+
 def encode(rows: Float32, muvera: Muvera, *, query: bool) -> Float32:
     """One vector (muvera.width,) for the rows (n, C); zeros for none. Its product with another approximates MaxSim.
 
@@ -164,13 +171,11 @@ def encode(rows: Float32, muvera: Muvera, *, query: bool) -> Float32:
     parts = np.zeros((muvera.r_reps, clusters, muvera.dim_proj))
     np.add.at(parts, (np.arange(muvera.r_reps)[:, None], own), projected)
     if not query:
-        every = np.arange(clusters)
-        bits = every[:, None] >> np.arange(muvera.k_sim) & 1
-        differing = (bits[:, None] != bits).sum(axis=2)  # (clusters, clusters)
+        every, differing = np.arange(clusters), _differing_bits(muvera.k_sim)
         for part, ids, vectors in zip(parts, own, projected, strict=True):
             used, firsts, counts = np.unique(ids, return_index=True, return_counts=True)
             part[used] /= counts[:, None]
             empty = np.setdiff1d(every, used, assume_unique=True)
-            part[empty] = vectors[firsts[differing[empty][:, used].argmin(axis=1)]]
+            part[empty] = vectors[firsts[differing[np.ix_(empty, used)].argmin(axis=1)]]
     encoding: Float32 = parts.ravel().astype(np.float32)
     return encoding
