@@ -94,7 +94,7 @@ CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "no tensor encoder.layer.0.attention.self.distance_embedding.weight",
     ),
     "a decoder": ({"is_decoder": True}, "is_decoder must be False"),
-    "unknown activation": ({"hidden_act": "quick_gelu"}, "hidden_act must be one of gelu, "),
+    "unknown activation": ({"hidden_act": "laplace"}, "hidden_act must be one of gelu, "),
     "activation of a wrong type": ({"hidden_act": ["gelu"]}, "hidden_act must be one of gelu, "),
     "no layers entry": ({"num_hidden_layers": None}, "num_hidden_layers must be a whole number .* found nothing"),
     "a million layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers must be a whole number from 1 to 1024"),

@@ -18,7 +18,8 @@ from vectord.compute.networks.network import ARCHITECTURES
 COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
     "classifier": {architecture for architecture, *_ in test_heads_scores.FAMILIES.values()}
     | {*DECODERS, "deberta_v2", "minicpm"},
-    "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()} | {"deberta_v2"},
+    "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()}
+    | {"deberta_v2", "qwen2", "qwen3"},
     "head_rows": set(DECODERS),
 }
 

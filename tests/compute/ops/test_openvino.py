@@ -166,14 +166,14 @@ def test_computed_matrices_are_held_in_the_type_of_the_plan(bfloat16: bool) -> N
 
 
 def test_words_are_cut_over_the_same_memory() -> None:
-    """max_linear reads the vocabulary in parts of the weight's own memory, without a second table."""
+    """pooled_linear reads the vocabulary in parts of the weight's own memory, without a second table."""
     ops, words = OpenvinoOps(), 2 * WORDS_AT_ONCE + 5
     matrix, bias = np.zeros((words, WIDTH), np.float32), np.zeros(words, np.float32)
 
     def network(tokens: Tokens[ov.Node]) -> Answers:
         x = ops.embed(ops.constant(table()), tokens.ids)
         constants = (ops.constant(Weight(f"{array.ndim}", "F32", array)) for array in (matrix, bias))
-        return {"splade": ops.max_linear(x, *constants, tokens)}
+        return {"splade": ops.pooled_linear(x, *constants, lambda each: ops.max(each, tokens))}
 
     graph = build(network, groups=2)
     matrix[:], bias[:] = 7, 7

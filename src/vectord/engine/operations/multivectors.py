@@ -153,7 +153,8 @@ def _projections(width: int, muvera: Muvera) -> tuple[npt.NDArray[np.float64], n
 def _differing_bits(count: int) -> npt.NDArray[np.uint8]:
     """The bits (2**count, 2**count) in which two clusters differ; 1 MiB for the most."""
     bits = np.arange(1 << count)[:, None] >> np.arange(count) & 1
-    return (bits[:, None] != bits).sum(axis=2, dtype=np.uint8)
+    differing: npt.NDArray[np.uint8] = (bits[:, None] != bits).sum(axis=2, dtype=np.uint8)
+    return differing
 
 
 def encode(rows: Float32, muvera: Muvera, *, query: bool) -> Float32:

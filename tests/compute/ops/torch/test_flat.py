@@ -63,7 +63,7 @@ def test_ops_equal_the_grouped_form(program: str) -> None:
             torch.testing.assert_close(got[: len(want)], want, atol=1e-5, rtol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
+@pytest.mark.parametrize("program", ["first", "last", "mean", "max", "pooled_linear"])
 def test_spans_may_lie_anywhere_without_overlap(program: str) -> None:
     """One row a span, in their order."""
     texts = conformance.typed(LENGTHS, spans=FAR_APART)
