@@ -137,5 +137,5 @@ def test_jina_raises_a_runtime_error(server):
         jina(server, model="jina-embeddings-v3").get_text_embedding("a")
     with pytest.raises(RuntimeError, match="not trained to be cut"):
         jina(server, dimensions=64).get_text_embedding("a")
-    with pytest.raises(RuntimeError, match="texts only"):
+    with pytest.raises(RuntimeError, match="fetches none"):
         jina(server).get_image_embedding("http://127.0.0.1/a.png")
