@@ -83,8 +83,8 @@ def test_the_printed_summary_counts_truncated_texts(capsys: pytest.CaptureFixtur
         ("in.jsonl out.jsonl --chunk-by sentences", "--chunk-by: requires --chunk"),
         ("in.jsonl out.npy --chunk 64", "--chunk: .npy has no columns"),
         (
-            "in.jsonl out.jsonl --backend fake --chunk 5",
-            "--chunk: `chunk.max_tokens` must be between 20 and 254; got 5",
+            "in.jsonl out.jsonl --backend fake --chunk 500",
+            "--chunk: `chunk.max_tokens` must be between 20 and 254; got 500",
         ),
         ("in.jsonl out.jsonl --outputs sparse --dimensions 8", "--dimensions: is for dense vectors"),
         ("in.jsonl out.jsonl --outputs colbert --numbers int8", "--numbers: is for dense vectors"),

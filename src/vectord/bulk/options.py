@@ -68,7 +68,7 @@ def parameters() -> list[click.Parameter]:
             "--chunk",
             "TOKENS",
             "Split each text into chunks of at most so many tokens: a row for each chunk.",
-            kind=click.IntRange(min=1),
+            kind=click.IntRange(min=20),  # MIN_CHUNK_TOKENS of text/chunks.py, whose import would delay --help
         ),
         value(
             "--chunk-overlap",
