@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
-from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tests.checkpoints.kinds.test_colbert import save_multi_vector_encoder
@@ -51,7 +51,6 @@ from vectord.compute.backends import static
 from vectord.compute.backends.base import Answers, Backend, BackendOptions, TokenBatch
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.engine.operations.multivectors import pool
 from vectord.engine.operations.postprocess import activate
 from vectord.engine.queue.batch import IN_ROWS, Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
@@ -245,18 +244,6 @@ def sparse_reference(folder: Path) -> Arrays:
 def write_multi_vector(folder: Path) -> Path:
     expansion = {"strategy": "fixed", "length": 24, "attend": True, "token": "[MASK]"}
     return save_multi_vector_encoder(folder, query_expansion=expansion, document_length=60)
-
-
-def write_pooled(folder: Path) -> Path:
-    return save_multi_vector_encoder(folder, pooling={"pool_factor": 2.0, "tasks": ["query", "document"]})
-
-
-def pooled_answer(folder: Path) -> Arrays:
-    """As the engine pools the rows."""
-    pooling = spec_of(folder).colbert.token_pooling
-    kinds = [kind for kind in ("query", "document") for _ in TEXTS]
-    rows = zip(kinds, tokens_answer(folder), strict=True)
-    return comparable([pool(one, pooling) if pooling and kind in pooling.tasks else one for kind, one in rows])
 
 
 def comparable(each: Arrays) -> Arrays:
@@ -474,12 +461,6 @@ CASES = {
             "2_MultiVectorMask/config.json": MultiVectorMask.config_keys,
             "3_Normalize/config.json": Normalize.config_keys,
         },
-    ),
-    "pooled multi-vector": Case(
-        write_pooled,
-        pooled_answer,
-        lambda folder: comparable(multi_vector_reference(folder)),
-        {"4_HierarchicalTokenPooling/config.json": HierarchicalTokenPooling.config_keys},
     ),
     "pylate": Case(
         write_pylate,
