@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -21,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tests.checkpoints.kinds.test_colbert import save_multi_vector_encoder
@@ -51,6 +52,7 @@ from vectord.compute.backends import static
 from vectord.compute.backends.base import Answers, Backend, BackendOptions, TokenBatch
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.engine.operations.multivectors import pool_tokens
 from vectord.engine.operations.postprocess import activate
 from vectord.engine.queue.batch import IN_ROWS, Item, unscheduled_batch
 from vectord.engine.queue.execution import Execution
@@ -167,6 +169,9 @@ def sparse_answer(folder: Path) -> Arrays:
     return rows
 
 
+KINDS = [kind for kind in ("query", "document") for _ in TEXTS]  # of the answers below
+
+
 def tokens_answer(folder: Path) -> Arrays:
     backend = NumpyBackend(spec_of(folder))
     return [
@@ -244,6 +249,37 @@ def sparse_reference(folder: Path) -> Arrays:
 def write_multi_vector(folder: Path) -> Path:
     expansion = {"strategy": "fixed", "length": 24, "attend": True, "token": "[MASK]"}
     return save_multi_vector_encoder(folder, query_expansion=expansion, document_length=60)
+
+
+def write_pooled(folder: Path) -> Path:
+    return save_multi_vector_encoder(folder, pooling={"pool_factor": 2.0, "tasks": ["query", "document"]})
+
+
+def spread_rows() -> Arrays:
+    """Rows far apart, for each of KINDS: of the tiny model's, which are nearly equal, rounding decides the clusters."""
+    rows = np.random.default_rng(0).normal(size=(len(KINDS), 24, 16)).astype(np.float32)
+    return [*(rows / np.linalg.norm(rows, axis=2, keepdims=True))]
+
+
+def pooled_answer(folder: Path) -> Arrays:
+    """As the engine pools the rows."""
+    tokens_answer(folder)  # raises for what is refused
+    pooling = spec_of(folder).colbert.token_pooling
+    pool = partial(pool_tokens, factor=pooling.factor, protected=pooling.protected_tokens, normalize=pooling.normalizes)
+    return comparable(
+        [pool(one) if kind in pooling.tasks else one for kind, one in zip(KINDS, spread_rows(), strict=True)]
+    )
+
+
+def pooled_reference(folder: Path) -> Arrays:
+    """The library's module pools the same rows."""
+    *_, module = MultiVectorEncoder(str(folder), device="cpu")
+    return comparable(
+        [
+            np.asarray(module.pool([torch.from_numpy(one)], task=kind)[0])
+            for kind, one in zip(KINDS, spread_rows(), strict=True)
+        ]
+    )
 
 
 def comparable(each: Arrays) -> Arrays:
@@ -461,6 +497,12 @@ CASES = {
             "2_MultiVectorMask/config.json": MultiVectorMask.config_keys,
             "3_Normalize/config.json": Normalize.config_keys,
         },
+    ),
+    "pooled multi-vector": Case(
+        write_pooled,
+        pooled_answer,
+        pooled_reference,
+        {"4_HierarchicalTokenPooling/config.json": HierarchicalTokenPooling.config_keys},
     ),
     "pylate": Case(
         write_pylate,

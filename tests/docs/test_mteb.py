@@ -57,7 +57,7 @@ def test_models_of_the_measure_are_permissive_and_small() -> None:
     ids=["architecture", "class", "module", "pooling", "none"],
 )
 def test_the_reader_of_folders_decides(change: dict[str, object], reason: str) -> None:
-    """Not a column that somebody writes."""
+    """The column is computed, not written by hand."""
     kind = {"settings": "last token", "config": {"model_type": "qwen3"}, "modules": ["Transformer", "Pooling"]}
     loads, found = mteb_models.decide({**kind, **change})
     assert (loads == "no" and reason in found) if reason else (loads, found) == ("yes", "")

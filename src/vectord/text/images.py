@@ -32,7 +32,7 @@ CLASS_ID, PATCH_ID = 0, 1  # of rows in networks with a class token; without one
 
 
 class ImageEncoder(Encoder):
-    """Implements sequence.Encoder for images. It is asked for nothing but `read`, of inputs that are images."""
+    """Implements sequence.Encoder for images. Only `read` is called, for inputs that are images."""
 
     special_ids: Int32 = np.zeros(0, np.int32)
     query_weights = None
@@ -88,7 +88,10 @@ def _refuse() -> NoReturn:
 
 
 def decoded(media: Media, index: int | None = None) -> Image:
-    """The image in RGB, as it is meant to be seen. Raises InvalidField, for its size before its pixels are decoded."""
+    """The image in RGB, turned by EXIF, transparent pixels over white.
+
+    Raises InvalidField, for its size before its pixels are decoded.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - an extra
 
     if len(media.data) > MAX_BYTES:
