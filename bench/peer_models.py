@@ -19,7 +19,7 @@ from bench.large import corpus_lengths
 from vectord.checkpoints.hub import resolve
 from vectord.config import DEFAULT_MODEL
 
-MODELS = ("minilm", "mpnet", "bge-m3-shape", "mixed", "long", "reranker")  # mixed, long: in BGE-M3's shape
+MODELS = ("minilm", "mpnet", "bge-m3-shape", "mixed", "long", "reranker")  # mixed: bge-small's shape; long: BGE-M3's
 FILES = REPOSITORY / "models/peers"  # converted models, kept between runs
 LARGE = REPOSITORY / "models/bench"  # of bench.large too
 QUERY = "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10"  # 12 tokens with the special ones
@@ -91,12 +91,12 @@ def peer_model(name: str) -> PeerModel:
         )
     from bench import random_models  # noqa: PLC0415 - imports torch
 
-    is_reranker = name == "reranker"
-    folder = (
-        random_models.bge_reranker(LARGE / "bge-reranker-v2-m3")
-        if is_reranker
-        else random_models.bge_m3(LARGE / "bge-m3")
-    )
+    if name == "reranker":
+        folder = random_models.bge_reranker(LARGE / "bge-reranker-v2-m3")
+    elif name == "mixed":
+        folder = random_models.bert(LARGE / "bge-small", random_models.BGE_SMALL)
+    else:
+        folder = random_models.bge_m3(LARGE / "bge-m3")
     lengths = {"mixed": [10 + 490 * i // 31 for i in range(32)], "long": [8192]}.get(name) or corpus_lengths(1024)
     random.Random(0).shuffle(lengths)
     return PeerModel(
@@ -106,7 +106,7 @@ def peer_model(name: str) -> PeerModel:
         texts={"reranker": 100, "long": 1}.get(name, 32),
         limit_s=300.0 if name == "long" else 60.0,
         server_loads={"reranker": [(1, 100)], "long": []}.get(name, [(8, 1), (1, 1)]),
-        query=QUERY if is_reranker else None,
+        query=QUERY if name == "reranker" else None,
         beside=invented_corpus(folder / "tokenizer.json", [12] * 32) if name == "mixed" else None,
     )
 

@@ -36,8 +36,8 @@ from vectord.config import DEFAULT_MODEL
 COMPARED_TEXTS = 8
 BESIDE_CONNECTIONS = 4
 LEAST_AGREEMENT = 0.999  # below it, a peer with the same numbers does different work
-M3_SHAPE = ("bge-m3-shape", "mixed", "long")
-EMBEDDERS = ("minilm", "mpnet", *M3_SHAPE)
+SHAPES = ("bge-m3-shape", "mixed", "long")  # random weights
+EMBEDDERS = ("minilm", "mpnet", *SHAPES)
 ALL = (*EMBEDDERS, "reranker")
 OPENAI = ("--host", HOST, "--port", "{port}", "--url-prefix", "/v1")
 INFINITY = ("{bin}/infinity_emb", "v2", "--served-model-name", DEFAULT_MODEL, *OPENAI, "--device", "cpu")
@@ -119,7 +119,7 @@ PEERS = (
             environment="llama-cpp",
             form=f"gguf {numbers}",
             library="llama_cpp",
-            models=("minilm", *M3_SHAPE),  # llama.cpp has no MPNet
+            models=("minilm", *SHAPES),  # llama.cpp has no MPNet
             is_quantized=numbers == "Q8_0",
         )
         for numbers in ("F16", "Q8_0")

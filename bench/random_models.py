@@ -175,6 +175,7 @@ BERT: Config = {
     "pad_token_id": 0,
     "position_embedding_type": "absolute",
 }
+BGE_SMALL = {**BERT, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 MPNET: Config = {
     "model_type": "mpnet",
@@ -330,7 +331,8 @@ def _write_modules(folder: Path, width: int, longest: int, pooling: str = "cls")
     ]
     _write_json(folder / "modules.json", listed)
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, POOLINGS[pooling]: True})
+    modes = {key: name == pooling for name, key in POOLINGS.items()}  # sentence-transformers' default is the mean
+    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **modes})
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from bench import random_models
 from bench.http_load import Request, Round, embedding_request, request, run_load
-from bench.random_models import BERT
 from bench.report import Row, load_name, load_row
 from bench.run import best_load
 from bench.subject import Subject
@@ -25,7 +24,6 @@ CELL_S = 15.0
 UNLIMITED = ("--rate-limit-requests-per-minute", "1000000", "--max-queue-wait-s", "3600")
 SENTENCES = 64  # different requests of a scenario
 SENTENCE_TOKENS = 20
-BGE_SMALL = {**BERT, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def measure(subject: Subject, models_folder: Path, rounds: int) -> dict[str, lis
     """The rounds of each scenario."""
     folders = {
         "minilm": subject.model_folder,
-        "bge-small": random_models.bert(models_folder / "bge-small", BGE_SMALL),
+        "bge-small": random_models.bert(models_folder / "bge-small", random_models.BGE_SMALL),
         "bge-m3": random_models.bge_m3(models_folder / "bge-m3"),
         "reranker": random_models.bge_reranker(models_folder / "bge-reranker-v2-m3"),
     }
