@@ -29,6 +29,7 @@ DeviceState: TypeAlias = Literal["ready", "hung", "lost"]  # hung: in part; lost
 InputKind: TypeAlias = Literal["query", "document", "classification", "clustering"]
 VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # the vectors of a text
 VECTOR_KINDS: frozenset[VectorKind] = frozenset(get_args(VectorKind))
+Modality: TypeAlias = Literal["text", "image"]  # of an input
 AnswerKind: TypeAlias = Literal[VectorKind, "scores", "token_scores"]  # all that models compute
 Precision: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
 # logit: any number; probability: 0 to 1; cosine: -1 to 1; maxsim: a sum or mean of cosines; dot: any number
@@ -468,6 +469,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool  # never unloaded to free memory
     created_unix_s: int
+    modalities: Sequence[Modality] = ("text",)  # the inputs that it reads
     prompts: Mapping[str, str] = {}
     devices: Mapping[str, DeviceState] = {}  # each device or replica that runs it
     sources: Mapping[VectorKind, str] = {}  # of a composite: the served model for each kind

@@ -10,6 +10,7 @@ from vectord.products.common.vectors import json_answer
 from vectord.schema import (
     DeviceState,
     LoadModel,
+    Modality,
     ModelInfo,
     ModelList,
     PullModel,
@@ -36,6 +37,7 @@ class ModelAnswer(msgspec.Struct):
     dimensions: int
     matryoshka: list[int] | None  # null: not known
     max_input_tokens: int
+    modalities: list[Modality]  # the inputs that it reads
     prompts: dict[str, str]
     dtype: str
     device: str

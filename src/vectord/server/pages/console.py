@@ -29,8 +29,9 @@ SHOWN_REQUESTS = 100  # of the recent ones
 
 _FOLDER = Path(__file__).parent / "console"
 _PAGE_FILES = ("style.css", "main.js", "icon.svg")  # those that index.html names
-# no-cache: revalidated each time, so that a page never runs with another version's files.
-_HEADERS = {**SAFETY_HEADERS, **policy(), "cache-control": "no-cache"}
+# no-cache: revalidated each time, so that a page never runs with another version's files. blob: shows images that the
+# visitor has chosen.
+_HEADERS = {**SAFETY_HEADERS, **policy(img="'self' blob:"), "cache-control": "no-cache"}
 
 Source: TypeAlias = Callable[[FigurePart], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
 

@@ -15,19 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from playwright.sync_api import Page, expect
-from tests.server.pages.console.visit import HOSTILE, Visit, note, run, use_tool
+from tests.server.pages.console.visit import HOSTILE, MINUS, Visit, note, number, run, use_tool
 
 MINILM, BGE = "all-MiniLM-L6-v2", "tiny-bge-m3"
 TEXT = "small birds, an \u00fcber-quick fox's <b>tail</b> \U0001f98a"
-MINUS = "\u2212"
 
 
 def ask(server: str, path: str, **body: Any) -> Any:
     return httpx.post(f"{server}/vectord/{path}", json=body).raise_for_status().json()
-
-
-def number(text: str) -> float:
-    return float(text.replace(MINUS, "-"))
 
 
 def test_dense_shows_every_number(page: Page, server: str) -> None:

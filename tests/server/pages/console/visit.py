@@ -13,6 +13,7 @@ KEY = "console-test-key"
 ADMIN_KEY = "console-admin-key"
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = "<img src=x onerror=\"document.title='struck'\">"
+MINUS = "\u2212"  # of the page's negative numbers
 PATIENCE_MS = 60_000  # with a machine that does much else
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -56,6 +57,10 @@ def run(panel: Locator) -> None:
     """Runs the open tool; returns when its answer is there."""
     panel.get_by_role("button", name="Run").click()
     expect(note(panel)).to_contain_text("tokens")
+
+
+def number(text: str) -> float:
+    return float(text.replace(MINUS, "-"))
 
 
 def note(panel: Locator) -> Locator:

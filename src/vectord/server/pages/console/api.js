@@ -74,6 +74,13 @@ export async function call(method, path, body) {
   return { json, text, lengths: lengthsOf(response.headers) };
 }
 
+/** Several answers as one, for a report: the sums of their lengths, and the time since `began`. */
+export function totalOf(answers, began) {
+  const sum = (name) => answers.reduce((total, { lengths }) => total + (lengths[name] ?? 0), 0);
+  const lengths = { seen: sum("seen"), kept: sum("kept"), cut: sum("cut"), cutInputs: [], queryCut: false };
+  return { json: { timings: { total_ms: performance.now() - began } }, lengths };
+}
+
 function parsed(text) {
   try {
     return JSON.parse(text);

@@ -27,6 +27,12 @@ export function startCode(known, context) {
   whenAdmitted(write);
 }
 
+/** A string in a body that stands for the content of a file as base64, which the shown code reads. */
+export const contentOf = (name) => `\0${name}`;
+
+const CONTENT = /"\\u0000((?:[^"\\]|\\.)*)"/g; // such a string in JSON
+const readsFile = (body) => JSON.stringify(body).search(CONTENT) >= 0;
+
 /** calls: [{path, body}], of POST requests; about: a sentence about them. */
 export function showCode(calls, about = "") {
   shown = calls;
@@ -87,7 +93,8 @@ function neutral({ path, body }) {
   const { truncate = null, kind = null, add_special_tokens: specials = true } = body;
   const shared = { truncate, kind, specials, outputs: [], raw: null };
   switch (path) {
-    case "/vectord/embed": return { ...shared, operation: "embed", outputs: body.outputs ?? ["dense"], texts: body.inputs };
+    case "/vectord/embed": return readsFile(body) ? null
+      : { ...shared, operation: "embed", outputs: body.outputs ?? ["dense"], texts: body.inputs };
     case "/vectord/tokenize": return { ...shared, operation: "tokenize", texts: body.inputs };
     case "/vectord/rerank": return body.method ? null
       : { ...shared, operation: "rerank", texts: body.passages, query: body.query, raw: body.scores ? false : null };
@@ -113,8 +120,17 @@ function asCurl(calls) {
     `curl ${quoted(urlOf(path).href)}`,
     ...(key() ? [`-H "authorization: Bearer $VECTORD_API_KEY"`] : []),
     "-H 'content-type: application/json'",
-    `-d ${quoted(json(body))}`,
+    dataOf(json(body)),
   ].join(" \\\n  ")).join("\n\n");
+}
+
+/** curl's option for a body. The contents of files come through a pipe, because an argument may not be so long. */
+function dataOf(text) {
+  const [first, ...others] = text.split(CONTENT);
+  if (others.length === 0) return `-d ${quoted(text)}`;
+  const plain = (part) => part.replace(/[\\$`]/g, String.raw`\$&`); // the shell expands the rest
+  const parts = others.map((part, at) => (at % 2 ? plain(part) : `"$(base64 < ${quoted(JSON.parse(`"${part}"`))} | tr -d '\\n')"`));
+  return `-d @- <<END\n${plain(first)}${parts.join("")}\nEND`;
 }
 
 const quoted = (text) => `'${text.replaceAll("'", String.raw`'\''`)}'`;
@@ -124,10 +140,11 @@ function asPython(calls) {
     "", "response = httpx.post(",
     `    ${JSON.stringify(urlOf(path).href)},`,
     ...(key() ? [`    headers={"authorization": f"Bearer {os.environ['VECTORD_API_KEY']}"},`] : []),
-    `    json=${indented(python(body), "    ")},`,
+    `    json=${indented(python(body), "    ").replace(CONTENT, 'base64.b64encode(open("$1", "rb").read()).decode()')},`,
     "    timeout=60,", ")", "response.raise_for_status()", "print(response.json())",
   ]);
-  return [...(key() ? ["import os", ""] : []), "import httpx", ...sent].join("\n");
+  const used = [...(readsFile(calls) ? ["import base64"] : []), ...(key() ? ["import os"] : [])];
+  return [...used, ...(used.length ? [""] : []), "import httpx", ...sent].join("\n");
 }
 
 /** A value in Python's notation, on several lines if it is long. */
@@ -145,15 +162,16 @@ function python(value) {
 
 function asJavaScript(calls) {
   const headers = [`"content-type": "application/json"`, ...(key() ? ["authorization: `Bearer ${process.env.VECTORD_API_KEY}`"] : [])];
-  return calls.map(({ path, body }, at) => [
+  const sent = calls.map(({ path, body }, at) => [
     `${at === 0 ? "let " : ""}response = await fetch(${JSON.stringify(urlOf(path).href)}, {`,
     `  method: "POST",`,
     `  headers: { ${headers.join(", ")} },`,
-    `  body: JSON.stringify(${indented(json(body), "  ")}),`,
+    `  body: JSON.stringify(${indented(json(body), "  ").replace(CONTENT, 'readFileSync("$1", "base64")')}),`,
     "});",
     "if (!response.ok) throw new Error(await response.text());",
     "console.log(await response.json());",
   ].join("\n")).join("\n\n");
+  return readsFile(calls) ? `import { readFileSync } from "node:fs";\n\n${sent}` : sent;
 }
 
 function json(value) {

@@ -27,19 +27,31 @@ export const colbert = {
       post("vectord/embed", body(asked, query.value, "query")),
       post("vectord/embed", body(asked, passage.value, "document")),
     ]);
-    const maker = asking.json.sources.colbert; // for a composite, the model whose tokens these are
-    const tokenized = await post("vectord/tokenize", { model: maker, inputs: [query.value, passage.value] });
-    const [left, right] = [asking, answering].map((answer) => answer.json.data[0].colbert);
-    const [ours, theirs] = tokenized.json.data.map((each) => each.tokens);
-    const rows = namesOf(ours, left.length, model, "query");
-    const columns = namesOf(theirs, right.length, model, "document");
-    const scores = left.map((one) => right.map((other) => dot(one, other)));
+    const rows = await tokensOf(asking, query.value, model, "query");
+    const columns = await tokensOf(answering, passage.value, model, "document");
+    const [left, right] = [asking, answering].map(rowsOf);
     return {
-      nodes: matching(rows, columns, scores),
+      nodes: matching(rows, columns, similarities(left, right)),
       answers: [{ ...asking, name: "query" }, { ...answering, name: "document" }],
     };
   },
 };
+
+/** The vectors of the first input of an answer: a row for each token. */
+export const rowsOf = ({ json }) => json.data[0].colbert;
+
+/** The products of each row of one side with each row of the other. */
+export const similarities = (left, right) => left.map((one) => right.map((other) => dot(one, other)));
+
+/** The largest similarity of each token. */
+export const bestMatches = (scores) => scores.map((row) => row.reduce((best, value) => Math.max(best, value)));
+
+/** The token of each vector of an answer for `text`. kind: query or document. */
+export async function tokensOf(answer, text, model, kind) {
+  const maker = answer.json.sources.colbert; // for a composite, the model whose tokens these are
+  const { json } = await post("vectord/tokenize", { model: maker, inputs: [text] });
+  return namesOf(json.data[0].tokens, rowsOf(answer).length, model, kind);
+}
 
 /** The token of each vector: repeats the rules of text/colbert.py, and is used only if the count matches. */
 function namesOf(tokens, vectors, model, kind) {
@@ -55,32 +67,41 @@ function namesOf(tokens, vectors, model, kind) {
   return Array.from({ length: vectors }, (_, at) => `vector ${at + 1}`);
 }
 
-const bestOf = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);
+/** A button for each token. choose: called with the index of the token that is selected. Returns {node, select(at)}. */
+export function tokenButtons(names, choose) {
+  const buttons = names.map((name, at) => {
+    const show = () => select(at);
+    return el("button", { type: "button", class: "word", "aria-pressed": "false", onfocus: show, onclick: show, onpointerenter: show }, name);
+  });
+  const select = (at) => {
+    buttons.forEach((button, other) => button.setAttribute("aria-pressed", String(other === at)));
+    choose(at);
+  };
+  return { node: el("p", { class: "words", role: "group", "aria-label": "Tokens of the query" }, spaced(buttons)), select };
+}
+
+const spaced = (nodes) => nodes.flatMap((node) => [node, " "]);
+
+export const bestOf = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);
 
 function matching(rows, columns, scores) {
-  const most = scores.map((row) => Math.max(...row));
+  const most = bestMatches(scores);
   const sum = most.reduce((all, value) => all + value, 0);
   const readout = el("output", { class: "number" });
   const words = columns.map((name) => el("span", { class: "word" }, name));
-  const buttons = rows.map((name, at) => {
-    const show = () => choose(at);
-    return el("button", { type: "button", class: "word", "aria-pressed": "false", onfocus: show, onclick: show, onpointerenter: show }, name);
-  });
-  const choose = (at) => {
+  const query = tokenButtons(rows, (at) => {
     const best = bestOf(scores[at]);
-    buttons.forEach((button, other) => button.setAttribute("aria-pressed", String(other === at)));
     words.forEach((word, other) => {
       shaded(word, scores[at][other] / (most[at] || 1));
       word.classList.toggle("best", other === best);
     });
     readout.textContent = `${rows[at]} \u2192 ${columns[best]}: ${decimal(most[at])}`;
-  };
-  choose(0);
-  const spaced = (nodes) => nodes.flatMap((node) => [node, " "]);
+  });
+  query.select(0);
   return [
     el("p", { class: "note facts" }, el("span", {}, "Sum of the best matches: ", el("b", { class: "number" }, decimal(sum))),
       el("span", {}, "mean: ", el("b", { class: "number" }, decimal(sum / rows.length)))),
-    el("div", {}, el("h3", {}, "Query"), el("p", { class: "words", role: "group", "aria-label": "Tokens of the query" }, spaced(buttons))),
+    el("div", {}, el("h3", {}, "Query"), query.node),
     el("div", {}, el("h3", {}, "Document"), el("p", { class: "words" }, spaced(words))),
     readout,
     ...(rows.length * columns.length <= MAX_CELLS ? [grid(rows, columns, scores, most)] : []),

@@ -1,7 +1,24 @@
-// The texts of a file that a visitor drops: lines, CSV, JSON or JSON lines. Nothing is sent but the texts.
+// A place for files that a visitor drops, and the texts of such a file: lines, CSV, JSON or JSON lines.
+
+import { el } from "./dom.js";
 
 const MAX_BYTES = 20e6;
 const PREFERRED = /^(text|content|body|passage|document|sentence|abstract|description|title)$/i; // names of a text's field
+
+/** A field for files. props: attributes of its input; take: receives the files; children: nodes after the input. */
+export function dropZone(words, props, take, ...children) {
+  const picker = el("input", { type: "file", ...props, onchange: () => take([...picker.files]), onclick: () => (picker.value = "") });
+  const zone = el("div", { class: "drop" }, el("label", {}, words, picker), children);
+  for (const name of ["dragover", "drop"]) {
+    zone.addEventListener(name, (event) => {
+      event.preventDefault();
+      zone.classList.toggle("over", name === "dragover");
+      if (name === "drop") take([...event.dataTransfer.files]);
+    });
+  }
+  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
+  return zone;
+}
 
 /** The texts of a file, at most `most`. Throws an Error with the reason. */
 export async function textsOf(file, most) {

@@ -1,9 +1,9 @@
 // A map of texts: near texts have near vectors. Lines or a dropped file; a search lists and marks the nearest texts.
 
 import { agreementOf } from "./agreement.js";
-import { post } from "./api.js";
+import { post, totalOf } from "./api.js";
 import { el, scrolling, svg, table } from "./dom.js";
-import { linesOf, textsOf } from "./files.js";
+import { dropZone, linesOf, textsOf } from "./files.js";
 import { decimal, plural } from "./format.js";
 import { dot, groupsOf, planeOf } from "./projection.js";
 import { bar } from "./rerank.js";
@@ -28,23 +28,13 @@ const texts = el("textarea", { rows: "8", maxlength: "200000" }, [
   "The central bank raised interest rates.", "Shares fell after the report.", "Inflation slowed in the spring.",
 ].join("\n"));
 const field = el("label", {}, "Texts, one per line", texts);
-const picker = el("input", { type: "file", accept: ".txt,.md,.csv,.tsv,.json,.jsonl,.ndjson,text/*", onchange: () => take(picker.files[0]) });
 const fileNote = el("span", { class: "note", role: "status" });
-const remove = el("button", { type: "button", hidden: true, onclick: () => take(null) }, "Remove the file");
-const drop = el("div", { class: "drop" },
-  el("label", {}, "Or drop a file here: lines, CSV, JSON or JSON lines", picker), fileNote, remove);
+const remove = el("button", { type: "button", hidden: true, onclick: () => take([]) }, "Remove the file");
+const drop = dropZone("Or drop a file here: lines, CSV, JSON or JSON lines",
+  { accept: ".txt,.md,.csv,.tsv,.json,.jsonl,.ndjson,text/*" }, take, fileNote, remove);
 let dropped = null; // the texts of a file
 
-for (const name of ["dragover", "drop"]) {
-  drop.addEventListener(name, (event) => {
-    event.preventDefault();
-    drop.classList.toggle("over", name === "dragover");
-    if (name === "drop") take(event.dataTransfer.files[0]);
-  });
-}
-drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-
-async function take(file) {
+async function take([file]) {
   fileNote.classList.remove("bad");
   try {
     dropped = file ? await textsOf(file, MAX_TEXTS) : null;
@@ -54,7 +44,7 @@ async function take(file) {
     fileNote.classList.add("bad");
     fileNote.textContent = error.message;
   }
-  if (!file) picker.value = "";
+  if (!file) drop.querySelector("input").value = "";
   field.hidden = dropped !== null;
   remove.hidden = dropped === null;
   drop.dispatchEvent(new Event("input", { bubbles: true })); // the code next to the form
@@ -76,21 +66,20 @@ export const map = {
     const inputs = given();
     if (inputs.length < 3) throw new Error("A map needs at least three texts.");
     const vectors = [];
-    const lengths = { seen: 0, kept: 0, cut: 0, cutInputs: [], queryCut: false };
+    const answers = [];
     const began = performance.now();
     for (let at = 0; at < inputs.length; at += BATCH) {
       const answer = await post("vectord/embed", body(asked, inputs.slice(at, at + BATCH), "document"));
       vectors.push(...answer.json.data.map((each) => each.dense));
-      for (const name of ["seen", "kept", "cut"]) lengths[name] += answer.lengths[name] ?? 0;
+      answers.push(answer);
       if (inputs.length > BATCH) report(`${plural(vectors.length, "text")} of ${inputs.length.toLocaleString("en")}`);
     }
-    const timings = { total_ms: performance.now() - began };
     const groups = first?.groups ?? groupsOf(vectors, GROUPS); // a text has one colour on both maps
     const maps = first?.maps ?? []; // of all models that are compared
     const { nodes, ...shown } = drawn(inputs, vectors, groups, (at) => maps.forEach((each) => each.select(at)));
     maps.push({ asked, vectors, ...shown });
     return {
-      nodes, above: [searchOf(maps)], groups, maps, answers: [{ json: { timings }, lengths }],
+      nodes, above: [searchOf(maps)], groups, maps, answers: [totalOf(answers, began)],
       scores: () => vectors.slice(0, COMPARED).map((vector, at) => scoresOf(vector, vectors).toSpliced(at, 1)),
     };
   },

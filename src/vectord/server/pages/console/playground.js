@@ -7,6 +7,7 @@ import { colbert } from "./colbert.js";
 import { dense } from "./dense.js";
 import { el, find } from "./dom.js";
 import { milliseconds, plural } from "./format.js";
+import { images } from "./images.js";
 import { map } from "./map.js";
 import { matrix } from "./matrix.js";
 import { rerank } from "./rerank.js";
@@ -17,7 +18,7 @@ import { tokens } from "./tokens.js";
 // calls: its requests, for code.js, and note() about them; prefers: of the models that it works with; report: shows the progress.
 // run returns {nodes, answers, above, scores}. For the second of two models, `first` is the first one's; `above` are
 // nodes for both, and scores() returns for each query the scores of the texts, or null if there are too few.
-const TOOLS = [matrix, map, dense, sparse, colbert, rerank, tokens];
+const TOOLS = [matrix, map, images, dense, sparse, colbert, rerank, tokens];
 
 const views = new Map(); // by tool
 let models = [];
@@ -183,7 +184,7 @@ async function answer(tool) {
 function compared(names, results, reports) {
   const scores = results.map((result) => result.scores?.() ?? null);
   return [
-    scores[0] && el("p", { class: "agreement", role: "status" }, agreementOf(...scores)),
+    scores.every(Boolean) && el("p", { class: "agreement", role: "status" }, agreementOf(...scores)),
     el("div", { class: "sides" }, results.map(({ nodes }, at) => el("section", { class: "side", "aria-label": names[at] },
       el("h3", {}, names[at]), el("p", { class: "note" }, reports[at]), nodes))),
   ].filter(Boolean);

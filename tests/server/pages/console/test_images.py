@@ -1,0 +1,178 @@
+"""Images in the playground: searched by a text, with the API's scores."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
+from tests.real_server import running
+from tests.server.pages.console.visit import AXE, Visit, note, number, run, use_tool
+from tests.towers import images, media_of, write_towers
+
+CLIP, SIGLIP = "tiny-clip", "tiny-siglip"
+QUERY = "the quick brown fox"
+FILES = [
+    FilePayload(name=f"it's {at}.png", mimeType="image/png", buffer=media_of(image).data)
+    for at, image in enumerate(images())
+]
+BROKEN = FilePayload(name="broken.png", mimeType="image/png", buffer=FILES[0]["buffer"][:100])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a server with two models that read images, and one that reads texts."""
+    folder = tmp_path_factory.mktemp("images")
+    models = [str(write_towers(folder / name, family)) for name, family in ((CLIP, "CLIP"), (SIGLIP, "Siglip"))]
+    with running(folder / "log", *models, "all-MiniLM-L6-v2", "--offline") as (url, _):
+        yield url
+
+
+@pytest.fixture
+def page(chromium: Browser, server: str) -> Iterator[Page]:
+    with Visit.begun(chromium, server) as visit:
+        visit.open()
+        yield visit.page
+        assert [words for words in visit.complaints if "status of 400" not in words] == []
+
+
+def vector(server: str, model: str, one: Any) -> npt.NDArray[np.float64]:
+    answer = httpx.post(f"{server}/vectord/embed", json={"model": model, "inputs": [one]}).raise_for_status()
+    return np.array(answer.json()["data"][0]["dense"])
+
+
+def scores(server: str, model: str) -> npt.NDArray[np.float64]:
+    shown = [{"image": base64.b64encode(file["buffer"]).decode()} for file in FILES]
+    return np.array([vector(server, model, image) for image in shown]) @ vector(server, model, QUERY)
+
+
+def searched(page: Page, model: str, files: list[FilePayload]) -> Locator:
+    panel = use_tool(page, "Images", model)
+    panel.get_by_label("Drop images here, or choose them").set_input_files(files)
+    panel.get_by_role("textbox", name="Query").fill(QUERY)
+    return panel
+
+
+def items(panel: Locator) -> list[tuple[str, float]]:
+    """The names and scores of the images that have one, in order."""
+    found = [item.inner_text() for item in panel.locator("ol.shots li:has(b)").all()]
+    return [(text.splitlines()[-1], number(text.split()[1])) for text in found]
+
+
+def test_images_are_ordered_by_their_similarity_to_a_text(page: Page, server: str) -> None:
+    """By the cosines of the API. The images are visible, before and after."""
+    panel = searched(page, CLIP, FILES)
+    run(panel)
+    wanted = scores(server, CLIP)
+    order = [int(at) for at in wanted.argsort()[::-1]]
+    assert items(panel) == [(FILES[at]["name"], pytest.approx(wanted[at], abs=1e-3)) for at in order]
+    widths = panel.locator(".shots img").evaluate_all("all => all.map(image => image.naturalWidth)")
+    sizes = [image.width for image in images()]
+    assert widths == [*sizes, *(sizes[at] for at in order)]
+
+
+def test_dropped_images_are_added_and_another_query_sends_none_again(page: Page) -> None:
+    """Only the text is embedded; removed images are gone."""
+    panel = searched(page, CLIP, FILES[:2])
+    transfer = page.evaluate_handle(
+        """content => {
+            const sent = new DataTransfer();
+            sent.items.add(new File([Uint8Array.from(content)], "dropped.png", { type: "image/png" }));
+            return sent;
+        }""",
+        list(FILES[2]["buffer"]),
+    )
+    panel.locator(".drop").dispatch_event("drop", {"dataTransfer": transfer})
+    run(panel)
+    assert {name for name, _ in items(panel)} == {FILES[0]["name"], FILES[1]["name"], "dropped.png"}
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.post_data or ""))
+    panel.get_by_role("textbox", name="Query").fill("birds")
+    run(panel)
+    assert [json.loads(body)["inputs"] for body in sent if body] == [["birds"]]
+    panel.get_by_role("button", name="Remove the images").click()
+    expect(panel.locator(".drop img")).to_have_count(0)
+    panel.get_by_role("button", name="Run").click()
+    expect(note(panel)).to_have_text("Choose at least one image.")
+
+
+def test_an_error_is_shown_at_its_image(page: Page) -> None:
+    """The server's words; the others have their scores. If all fail, it is the error of the tool."""
+    panel = searched(page, CLIP, [BROKEN, *FILES])
+    run(panel)
+    assert len(items(panel)) == len(FILES)
+    expect(panel.locator("ol.shots li").last).to_have_text(re.compile(r"broken or truncated image.*broken\.png"))
+    panel.get_by_role("button", name="Remove the images").click()
+    searched(page, CLIP, [BROKEN])
+    panel.get_by_role("button", name="Run").click()
+    expect(note(panel)).to_contain_text("broken or truncated image")
+    expect(note(panel)).to_have_class("note bad")
+
+
+def test_two_models_are_compared(page: Page, server: str) -> None:
+    """With the rank correlation of their orders, and the ranks of the first next to the second."""
+    panel = searched(page, CLIP, FILES)
+    panel.get_by_role("combobox", name="Compare with").select_option(SIGLIP)
+    panel.get_by_role("button", name="Run").click()
+    expect(panel.locator(".agreement")).to_contain_text("Spearman")
+    first, second = panel.locator(".side").all()
+    assert [name for name, _ in items(second)] == [FILES[at]["name"] for at in scores(server, SIGLIP).argsort()[::-1]]
+    ranks = {name: rank for rank, (name, _) in enumerate(items(first), 1)}
+    shown = second.locator("ol.shots li").all_inner_texts()
+    assert [int(text.split("before: ")[1].split(")")[0]) for text in shown] == [
+        ranks[name] for name, _ in items(second)
+    ]
+
+
+def test_only_models_that_read_images_are_offered(page: Page) -> None:
+    panel = use_tool(page, "Images", CLIP)
+    names = panel.get_by_role("combobox", name="Model").locator("option").all_inner_texts()
+    assert names == [CLIP, SIGLIP]
+
+
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_the_code_reads_the_file_and_returns_its_vector(page: Page, server: str, language: str, tmp_path: Path) -> None:
+    """In two calls, of the first image and of the text; the code has no content of the file."""
+    searched(page, CLIP, FILES)
+    page.get_by_role("combobox", name="Language").select_option(language)
+    code = (
+        page.locator("#code").inner_text().replace("(await response.json())", "(JSON.stringify(await response.json()))")
+    )
+    assert len(code) < 1500
+    (tmp_path / FILES[0]["name"]).write_bytes(FILES[0]["buffer"])
+    command = {
+        "curl": ["bash", "-ec"],
+        "Python": [sys.executable, "-c"],
+        "JavaScript": ["node", "--input-type=module", "-e"],
+    }
+    if shutil.which(command[language][0]) is None:
+        pytest.skip("there is no Node on this machine")
+    done = subprocess.run([*command[language], code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    printed = np.array([float(word) for word in re.findall(r"-?\d\.\d{6,}(?:e-\d+)?", done.stdout)])
+    image = {"image": base64.b64encode(FILES[0]["buffer"]).decode()}
+    for wanted in (vector(server, CLIP, image), vector(server, CLIP, QUERY)):
+        assert np.abs(printed - wanted[:, None]).min(axis=1).max() < 1e-5
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: make test does that where there is npm")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
+def test_axe_finds_nothing(chromium: Browser, server: str, scheme: str, width: int) -> None:
+    """In the tool and its results, and nothing is wider than the screen."""
+    size = {"width": width, "height": 844}
+    with Visit.begun(chromium, server, color_scheme=scheme, viewport=size) as visit:
+        visit.open()
+        run(searched(visit.page, CLIP, [BROKEN, *FILES]))
+        visit.page.evaluate(AXE.read_text("utf-8"))
+        assert visit.page.evaluate("axe.run('#tool').then(({violations}) => violations)") == []
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
