@@ -260,6 +260,8 @@ COMPARED = {
     "bert": "transformers; sentence-transformers with all-MiniLM-L6-v2 and a SPLADE model",
     "bidirectional_pplx_qwen3": "transformers' Qwen3 without the causal mask",
     "clip_text_model": "transformers; model_type clip",
+    "colmodernvbert": "transformers, images with its processor for PIL",
+    "colpali": "transformers, images with its processor for PIL",
     "gemma": "transformers; FlagEmbedding's FlagLLMReranker",
     "jina_bert_v2": "a module written from the description",
     "lfm2": "transformers; LFM2.5: with Liquid's changes",

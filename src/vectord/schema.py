@@ -22,7 +22,7 @@ from vectord.errors import VectordError
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Int32: TypeAlias = npt.NDArray[np.int32]
-Features: TypeAlias = npt.NDArray[np.uint8]
+Features: TypeAlias = npt.NDArray[np.uint8 | np.float32]  # of pixels; of rows that a network of images has made
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
 Lane: TypeAlias = Literal["interactive", "bulk"]
 DeviceState: TypeAlias = Literal["ready", "hung", "lost"]  # hung: in part; lost: until the model loads again
@@ -164,6 +164,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     force_dimensions: bool = False  # also to a width that the model was not trained for
     precisions: tuple[Precision, ...] = ("float",)  # dense only: one result for each
     colbert: MultiVectorOptions = COLBERT_ROWS
+    patches: bool = False  # ColBERT only: also the part of an image that each vector belongs to
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
     conversation: Conversation | None = None  # the only input, in place of `inputs`
@@ -356,6 +357,8 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     sparse: Sequence[Sparse] | None = None
     colbert: Sequence[npt.NDArray[np.generic]] | None = None  # (n_i, C) each, rows of length 1; binary: (n_i, C / 8)
     muvera: Float32 | None = None  # (N, Muvera.width)
+    # (n_i, 4) each: left, top, right and bottom, in fractions of the image; a row of NaN, or None: words
+    patches: Sequence[Float32 | None] | None = None
     tokens: Sequence[Float32] | None = None  # (n_i, H) each
     sources: Mapping[VectorKind, str] = {}  # the model that made each kind
     lengths: Mapping[str, Sequence[TextLength]] = {}  # by model: each has its own tokenizer

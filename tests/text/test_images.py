@@ -14,11 +14,11 @@ from PIL import Image
 from tests.checkpoints.reading import spec_of
 from tests.towers import image_of, media_of, reference_pixels, write_towers
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import ImageProcessor, ModelSpec, Tiling
 from vectord.errors import InvalidField
 from vectord.schema import Media, TextOptions
 from vectord.text import images
-from vectord.text.images import ImageEncoder, decoded
+from vectord.text.images import ImageEncoder, decoded, views_of
 from vectord.text.sequence import ReadRequest, Texts
 
 
@@ -161,6 +161,30 @@ def test_a_large_file_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MAX_BYTES", 100)
     with pytest.raises(InvalidField, match="at most 100 bytes; it has 101"):
         decoded(Media(bytes(101)))
+
+
+@pytest.mark.parametrize("size", [(90, 200), (300, 110), (32, 32), (7, 7), (1, 190), (129, 127)], ids=str)
+def test_tiles_equal_the_processor(size: tuple[int, int]) -> None:
+    """Idefics3's: of wide, high and small images; the blocks of a view's patches are adjacent."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    image, side, patch = image_of(*size), 32, 8
+    edges = {"size": {"longest_edge": 4 * side}, "max_image_size": {"longest_edge": side}}
+    processor = Idefics3ImageProcessorPil(**edges, do_normalize=False, rescale_factor=1.0)
+    want = processor(image, return_tensors="np", return_row_col_info=True)
+    tiling = Tiling(longest_edge=4 * side, side=side)
+    own = ImageProcessor(
+        resize=(side, side), resample=1, crop=(side, side), patch=patch, class_token=False, merge=2, tiling=tiling
+    )
+    found = views_of(image, own)
+    assert [[found.lines]] == want["rows"] and [[found.columns]] == want["cols"]
+    pixels = np.stack([view.pixels for view in found.views]).transpose(0, 3, 1, 2)
+    assert np.array_equal(pixels, want["pixel_values"][0])
+    rows = ImageEncoder(own).sequences(media_of(image), found, 0)
+    assert rows.features is not None
+    in_order = np.stack([images.patches_of(view.pixels, patch) for view in found.views])
+    assert rows.ids[:4].tolist() == [0, 1, 4, 5]
+    assert np.array_equal(rows.features.reshape(in_order.shape), in_order[:, rows.ids[:16]])
 
 
 def test_pixels_that_make_no_whole_patch_are_left_out(tmp_path: Path) -> None:

@@ -533,6 +533,14 @@ CATALOGUE: tuple[Entry, ...] = (
     _lateon("lightonai/LateOn-Code-edge", dimensions=48),
     _lateon("lightonai/ColBERT-Zero"),
     _lateon("topk-io/Iso-ModernColBERT"),
+    # Pages: vectors of images, too
+    _colbert(
+        "ModernVBERT/colmodernvbert-merged",
+        aliases=("ModernVBERT/colmodernvbert",),  # an adapter of a class of its own
+        model_type="colmodernvbert",
+        dimensions=128,
+    ),
+    _colbert("vidore/colpali-v1.3-hf", model_type="colpali", dimensions=128),
     # SPLADE
     _splade("naver/splade-cocondenser-ensembledistil", model_type="bert"),
     _splade(

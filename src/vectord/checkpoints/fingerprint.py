@@ -29,10 +29,21 @@ _NAMES = frozenset(
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset(
-    {"adapters", "bends", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "images"}
-    | {"kept_tokens", "layer", "listwise", "log_twice", "merged", "own_scales", "processor", "query"}
-    | {"query_by_default", "query_weights", "residual", "skiplist_tasks", "static", "sums_words", "token_pooling"}
-    | {"whole_modules", "whole_numbers"}
+    {"adapters", "bends", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "framed"}
+    | {
+        "image_text",
+        "images",
+        "kept_tokens",
+        "layer",
+        "listwise",
+        "log_twice",
+        "merge",
+        "merged",
+        "own_scales",
+        "processor",
+    }
+    | {"query", "query_by_default", "query_suffix", "query_weights", "residual", "skiplist_tasks", "static"}
+    | {"sums_words", "tiling", "token_pooling", "whole_modules", "whole_numbers"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})

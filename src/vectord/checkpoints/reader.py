@@ -14,7 +14,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ from vectord.checkpoints.folder import (
 )
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_pooling, is_splade
+from vectord.checkpoints.kinds.pages import PAGES, add_pages
 from vectord.checkpoints.kinds.scores import (
     add_classifier,
     add_listwise,
@@ -55,13 +56,13 @@ log = logging.getLogger("vectord.checkpoints")
 
 TaskChoice: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
 ModelKind: TypeAlias = Literal[
-    "embed", "static", "towers", "colbert", "splade", "classify", "classify-pooled", "yes-no", "listwise"
+    "embed", "static", "towers", "colbert", "pages", "splade", "classify", "classify-pooled", "yes-no", "listwise"
 ]
 
 _KINDS: Mapping[TaskChoice, tuple[ModelKind, ...]] = {
-    "auto": ("embed", "static", "towers", "colbert", "splade", "classify", "classify-pooled", "yes-no", "listwise"),
-    "embed": ("embed", "static", "towers", "colbert", "splade"),
-    "rerank": ("classify", "classify-pooled", "yes-no", "listwise", "colbert"),
+    "auto": get_args(ModelKind),
+    "embed": ("embed", "static", "towers", "colbert", "pages", "splade"),
+    "rerank": ("classify", "classify-pooled", "yes-no", "listwise", "colbert", "pages"),
     "classify": ("classify", "classify-pooled"),
 }
 
@@ -126,10 +127,8 @@ def _read_route(
     match kind:
         case "embed":
             spec = add_token_classifier(folder, add_embedding(folder, spec, pooling))
-        case "static":
-            spec = add_static(folder, spec, pooling)
-        case "towers":
-            spec = add_towers(folder, spec, pooling)
+        case "static" | "towers" | "pages":
+            spec = {"static": add_static, "towers": add_towers, "pages": add_pages}[kind](folder, spec, pooling)
         case "colbert":
             spec = add_colbert(folder, spec)
         case "splade":
@@ -196,6 +195,7 @@ _CLASSES: Mapping[ModelKind, tuple[tuple[str, ...], str, str]] = {
     "static": (("SentenceTransformer",), "feature-extraction", _TOKENS),
     "towers": (("SentenceTransformer",), "feature-extraction", _TOKENS),
     "colbert": (("ColBERT", "MultiVectorEncoder", "SentenceTransformer"), "feature-extraction", _TOKENS),
+    "pages": (("MultiVectorEncoder",), "feature-extraction", _TOKENS),
     "splade": (("SparseEncoder",), "fill-mask", _TOKENS),
     "classify": (("CrossEncoder",), "sequence-classification", "scores"),
     "classify-pooled": (("CrossEncoder",), "feature-extraction", _TOKENS),
@@ -234,6 +234,7 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
         static    one vector per text: the mean of a table's rows
         towers    one vector per text or image, from a network for each
         colbert   one vector per token
+        pages     the same, and one per part of an image
         splade    one weight per token of the vocabulary
         classify  one number per label, from a classifier's head; with one label, a cross-encoder
         classify-pooled  the same, from modules after a pooling
@@ -252,11 +253,13 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
     return kind
 
 
+_KINDS_OF_TYPES: Mapping[ModelKind, Collection[str]] = {"static": {STATIC}, "towers": TOWERS, "pages": PAGES}
+
+
 def _kind_of(folder: ModelFolder) -> ModelKind:
-    if folder.model_type == STATIC:
-        return "static"
-    if folder.model_type in TOWERS:
-        return "towers"
+    for kind, types in _KINDS_OF_TYPES.items():
+        if folder.model_type in types:
+            return kind
     kinds = [module.kind for module in folder.modules]
     if "SpladePooling" in kinds:
         return "splade"
@@ -306,7 +309,7 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
-    is_sized_later = folder.model_type == STATIC or folder.model_type in TOWERS
+    is_sized_later = any(folder.model_type in types for types in _KINDS_OF_TYPES.values())
     if weights[0].suffix != ".onnx":  # graphs may be quantized
         read_quantization(folder.config)
     # A local folder may hold other weights under a known name, and an adapter changes those of its base.

@@ -150,6 +150,8 @@ class Colbert(msgspec.Struct, frozen=True, kw_only=True):
     expansion_length: int | None = None  # or up to this, with room for longer queries
     expansion_token: str | None = None  # in place of the mask token
     attend_to_expansion: bool = False  # whether those tokens are attended to
+    query_suffix: str | None = None  # tokens after a query, which are never cut
+    framed: bool | None = None  # False: prompts and `query_suffix` have all special tokens of a text
     skiplist_words: tuple[str, ...] = ()  # tokens of documents whose vectors are left out
     skiplist_tasks: tuple[str, ...] = ()  # the texts from which they are left out, where not only documents
     kept_tokens: tuple[int, ...] = ()  # of documents, only the vectors of these tokens count
@@ -238,6 +240,13 @@ CLASSIFY_BEFORE_PADDING = frozenset(
 )
 
 
+class Tiling(msgspec.Struct, frozen=True, kw_only=True):
+    """How Idefics3's processor divides an image: into square tiles, with a view of the whole image after them."""
+
+    longest_edge: int  # to which the image is resized first
+    side: int  # of a tile
+
+
 class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """How an image becomes the rows of its network: resized, cut in the middle, and divided into square patches."""
 
@@ -246,6 +255,8 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     crop: tuple[int, int]  # height and width
     patch: int  # its side
     class_token: bool  # whether a row without a patch comes first
+    merge: int | None = None  # the side of a block of patches that becomes one row of a text; None: images stay alone
+    tiling: Tiling | None = None  # None: an image is one view, all of it
 
     @property
     def row_width(self) -> int:
@@ -255,6 +266,17 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         return self.crop[0] // self.patch * (self.crop[1] // self.patch) + self.class_token
+
+
+class ImageText(msgspec.Struct, frozen=True, kw_only=True):
+    """How an image is written into the text that a network reads, with tokens for the rows of the image's network."""
+
+    token: str  # for each row of a view; the image's rows take the place of its word vector
+    view: str = "{rows}"  # the whole image, with the place {rows} of its tokens
+    tile: str = ""  # a tile, with the places {row} and {column} too, from 1; the whole image follows all tiles
+    around: str = "{image}"  # the words around an image
+    framed: bool | None = None  # False: `around` has all special tokens of the text
+    alone: bool = True  # whether an image is an input alone, without texts, other images and prompts
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,6 +313,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
     query_by_default: bool | None = None  # of a model with both: whether texts without a kind are queries
     images: ModelSpec | None = None  # the network of images, of a model with one; it makes dense vectors alone
+    image_text: ImageText | None = None  # with `images`: those vectors are rows of texts; None: vectors of their own
     processor: ImageProcessor | None = None  # of a network of images; None: it reads texts
     filling: tuple[int, int] | None = None  # fills every text, unmasked: a token and a length (SigLIP); None: none
     names_kinds: bool = False  # "query" and "document" are prompt names even without such prompts: the two differ
@@ -403,6 +426,13 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     def scores_width(self) -> int:
         """How many logits a text or pair gets."""
         return len(self.labels) if self.yes_no is None else len(self.yes_no.token_ids or self.labels)
+
+    @property
+    def feature_width(self) -> int:
+        """The width of the rows from outside that its network takes: pixels, or the vectors of `images`; 0: none."""
+        if self.processor is not None:
+            return self.processor.row_width
+        return 0 if self.images is None or self.image_text is None else self.images.dimensions
 
     @property
     def reranks(self) -> bool:

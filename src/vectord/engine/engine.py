@@ -204,6 +204,7 @@ class Engine:
                 ModelStateChanged(served.name, "stalled" if stalled else served.state)
             ),
             queue_changed=self._admission.admit_waiting,
+            use_images=None if served.images is None else partial(self._lifecycle.use, served.images),
         )
 
     async def drain(self) -> None:

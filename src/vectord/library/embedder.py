@@ -85,6 +85,8 @@ class Embeddings:
     sparse: Sequence[Sparse] | None = field(default=None, repr=False)  # token ids and weights
     colbert: Sequence[Array] | None = field(default=None, repr=False)  # (n_i, C) each, one vector per token
     muvera: Float32 | None = field(default=None, repr=False)  # (N, F), if the option `colbert` requests it
+    # (n_i, 4) each, if requested: left, top, right, bottom in fractions of the image; a row of NaN, or None: words
+    patches: Sequence[Float32 | None] | None = field(default=None, repr=False)
     tokens: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, H) each, the last hidden states
     truncated: Sequence[int] = ()  # indices of the texts that were not read to the end
 
@@ -225,6 +227,7 @@ class Embedder:
         force_dimensions: bool = False,
         precision: Precision = "float",
         colbert: Mapping[str, Any] | None = None,
+        patches: bool = False,
         show_progress: bool | None = None,
     ) -> Any:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single text; else Embeddings.
@@ -240,6 +243,7 @@ class Embedder:
         precision: of dense vectors: float, int8, uint8, binary, ubinary.
         colbert: the form of ColBERT vectors, fields of `vectord.schema.MultiVectorOptions`:
             {"precision": "int8", "pool_factor": 2, "muvera": {}}.
+        patches: also the part of its image that each ColBERT vector belongs to.
         show_progress: None: for long lists on a terminal or in a notebook.
         """
         several, is_single = _items(texts, "texts")
@@ -255,6 +259,7 @@ class Embedder:
             force_dimensions,
             precision,
             colbert,
+            patches=patches,
         )
         with _progress(len(several), show_progress) as advance:
             found = self._run(self._embed(several, request, advance))
@@ -275,6 +280,7 @@ class Embedder:
         force_dimensions: bool = False,
         precision: Precision = "float",
         colbert: Mapping[str, Any] | None = None,
+        patches: bool = False,
     ) -> Any:
         """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
         several, is_single = _items(texts, "texts")
@@ -290,6 +296,7 @@ class Embedder:
             force_dimensions,
             precision,
             colbert,
+            patches=patches,
         )
         found = await self._arun(self._embed(several, request, _nothing))
         return _without_wrapping(found, request, is_single=is_single)
@@ -660,6 +667,8 @@ def _request(
     force_dimensions: bool,
     precision: Precision,
     colbert: Mapping[str, Any] | None,
+    *,
+    patches: bool,
 ) -> EmbedRequest:
     if isinstance(outputs, str):
         outputs = (outputs,)
@@ -684,6 +693,7 @@ def _request(
         force_dimensions=force_dimensions,
         precisions=(precision,),
         colbert=rows,
+        patches=patches,
         waits=True,
     )
 
@@ -706,6 +716,7 @@ def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedR
         sparse=chained("sparse"),
         colbert=chained("colbert"),
         muvera=None if parts[0].muvera is None else np.concatenate([part.muvera for part in parts]),
+        patches=chained("patches"),
         tokens=chained("tokens"),
         truncated=truncated,
     )

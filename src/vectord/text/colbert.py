@@ -28,6 +28,7 @@ class _TextFormat(msgspec.Struct, frozen=True):
     marker: int | None  # a token inserted after the first
     max_tokens: int
     fills: int  # filled up with mask tokens to this length
+    suffix: Int32  # tokens after the text
 
 
 class ColbertEncoder:
@@ -36,16 +37,18 @@ class ColbertEncoder:
     def __init__(self, plain: PlainTokenizer, colbert: Colbert, max_tokens: int, path: Path) -> None:
         """path: the tokenizer's, for messages. Raises ModelUnavailable: no such tokens, or no room for a text."""
         self._plain = plain
-        self._attends = colbert.attend_to_expansion
+        self._attends, self._framed = colbert.attend_to_expansion, colbert.framed is not False
+        self._specials = plain.frame.specials if self._framed else (0, 0)
         expansion = (colbert.expansion_length or colbert.query_length or max_tokens) if colbert.expand_queries else 0
-        settings: dict[str, tuple[str, int | None, int]] = {
-            "query": (colbert.query_prefix, colbert.query_length, expansion),
-            "document": (colbert.document_prefix, colbert.document_length, 0),
+        settings: dict[str, tuple[str, int | None, int, str]] = {
+            "query": (colbert.query_prefix, colbert.query_length, expansion, colbert.query_suffix or ""),
+            "document": (colbert.document_prefix, colbert.document_length, 0, ""),
         }
         self._forms: dict[str, _TextFormat] = {}
-        for kind, (prefix, length, fills) in settings.items():
+        for kind, (prefix, length, fills, suffix) in settings.items():
             most = min(length or max_tokens, max_tokens)
-            form = _TextFormat(prefix, _marker(plain.tokenizer, prefix, path), most, min(fills, most))
+            marker = _marker(plain.tokenizer, prefix, path)
+            form = _TextFormat(prefix, marker, most, min(fills, most), plain.content(suffix))
             if form.max_tokens < self._least(form):
                 raise ModelUnavailable(f"{path}: special tokens fill all {form.max_tokens} tokens of a text")
             self._forms[kind] = form
@@ -71,15 +74,18 @@ class ColbertEncoder:
             if self._strips:
                 text, before = (prompt + text).strip(), ""
             sources.append(cut_source(text, limit, i, before, foreign=foreign))
-        for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
+        for source, encoding in zip(sources, self._plain.encodings(sources, specials=self._framed), strict=True):
             if not len(encoding.ids):
                 raise Untokenizable("{field} has no tokens", index=source.index)
             ids = np.array(encoding.ids, np.int32)
             type_ids = np.array(encoding.type_ids, np.int32) if self._plain.frame.has_type_ids else np.zeros_like(ids)
             if form.marker is not None:
                 ids, type_ids = _insert(ids, form.marker), _insert(type_ids, 0)
-            seen = len(ids)
-            specials = self._plain.frame.specials
+            first, last = self._specials
+            if len(form.suffix):
+                end = len(ids) - last
+                ids, type_ids = np.insert(ids, end, form.suffix), np.insert(type_ids, end, np.zeros_like(form.suffix))
+            seen, specials = len(ids), (first, last + len(form.suffix))
             ids, type_ids = (fit_tokens(row, specials, limit, source.index) for row in (ids, type_ids))
             self._plain.check_known(ids, source.index)
             length = TextLength(seen, len(ids), source.characters_cut, source.foreign)
@@ -98,7 +104,7 @@ class ColbertEncoder:
             )
 
     def _least(self, form: _TextFormat) -> int:
-        return sum(self._plain.frame.specials) + (form.marker is not None) + 1
+        return sum(self._specials) + (form.marker is not None) + len(form.suffix) + 1
 
 
 def _skiplist(plain: PlainTokenizer, colbert: Colbert, path: Path) -> Int32:

@@ -54,13 +54,19 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     keys: Int32 | None = None  # (N,) only the first `keys` rows of a text are attended to; None: all
     prefix: Prefix | None = None
     adapter: int = 0  # from 1, in the order of ModelSpec.adapters; 0: none
-    features: Features | None = None  # (T, W) of images: the pixels of each row; None: all rows are words
+    # (T, W): the pixels of each row of an image, or the rows that images have in a text; None: all rows are words
+    features: Features | None = None
     # Facts for the request, which the queue does not need: empty in a selection.
     lengths: Sequence[TextLength] = ()  # see TokenSequence
     indexes: Sequence[int] = ()  # the place of each text's input in the request
     rows: Sequence[Int32 | None] = ()  # see TokenSequence; empty: all rows of all texts
     parts: Sequence[tuple[TextLength, ...]] = ()  # of pairs
-    digests: Sequence[bytes] = ()  # of images: each one's file, in place of its features
+    digests: Sequence[bytes] = ()  # of images: of the files of each text, in place of its features; b"": none
+    # (n, 4) of a text with images, the part of its image that each row shows: left, top, right and bottom, from 0 to 1.
+    # NaN for rows of words; None: all are words.
+    boxes: Sequence[Float32 | None] = ()
+    # Of texts with images: the images' own sequences. Their vectors become the rows of type 1, in order, as `features`.
+    images: Texts | None = None
 
     @classmethod
     def of(cls, sequences: Sequence[TokenSequence], prefix: Prefix | None = None) -> Texts:
@@ -95,8 +101,11 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     def join(cls, parts: Sequence[Texts]) -> Texts:
         """All texts of the parts, in order: of one request, or to be packed. Without their prefixes."""
         spans = pooled = keys = type_ids = features = None
-        if any(part.features is not None for part in parts):
-            features = np.concatenate([part.features for part in parts if part.features is not None])
+        wide = next((part.features for part in parts if part.features is not None), None)
+        if wide is not None:
+            none = (np.zeros((len(part.ids), wide.shape[1]), wide.dtype) for part in parts if part.features is None)
+            features = np.concatenate([next(none) if part.features is None else part.features for part in parts])
+        images = [part.images for part in parts if part.images is not None]
         if any(part.type_ids is not None for part in parts):
             type_ids = np.concatenate([part.all_type_ids for part in parts])
         if any(part.spans is not None for part in parts):
@@ -117,7 +126,9 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             indexes=[*chain.from_iterable(part.indexes for part in parts)],
             rows=_joined([part.rows for part in parts], parts, None),
             parts=_joined([part.parts for part in parts], parts, ()),
-            digests=[*chain.from_iterable(part.digests for part in parts)],
+            digests=_joined([part.digests for part in parts], parts, b""),
+            boxes=_joined([part.boxes for part in parts], parts, None),
+            images=cls.join(images) if images else None,
         )
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
+from vectord.text.interleaved import InterleavedEncoder, has_image
 from vectord.text.listwise import ListwiseEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
@@ -54,6 +55,7 @@ class TextEncoder:
         self._colbert: ColbertEncoder | None = None
         self._yes_no: YesNoEncoder | None = None
         self._listwise: ListwiseEncoder | None = None
+        self._interleaved: InterleavedEncoder | None = None
         with library_failures_as_unavailable(path):
             self._plain = PlainTokenizer(spec)
             self._frame = self._plain.frame
@@ -81,6 +83,9 @@ class TextEncoder:
             self.reads_pairs = self._pairs.possible  # whether `read` takes pairs and queries
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
+            processor = None if spec.images is None else spec.images.processor
+            if spec.image_text is not None and processor is not None:
+                self._interleaved = InterleavedEncoder(self._plain, spec.image_text, processor, self.max_tokens, path)
             # Last: from here on special tokens inside texts are ordinary text.
             if spec.listwise is not None:
                 self._listwise = ListwiseEncoder(self._plain, spec.listwise, self.max_tokens, path)
@@ -109,6 +114,17 @@ class TextEncoder:
 
     def _read(self, request: ReadRequest, part: range | None) -> Texts:
         indexes = range(len(request.inputs)) if part is None else part
+        if self._interleaved is None or not any(has_image(request.inputs[i]) for i in indexes):
+            return self._read_words(request, indexes)
+        prompt, runs = self._prompt(request.options), list[Texts]()
+        for with_images, run in groupby(indexes, key=lambda i: has_image(request.inputs[i])):
+            if with_images:
+                runs.append(self._interleaved.read(request, list(run), prompt))
+            else:
+                runs.append(self._read_words(request, list(run)))
+        return Texts.join(runs)
+
+    def _read_words(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:
         if request.query is not None:
             if self._listwise is not None:
                 return Texts.of([*self._listwise.read(request, request.query)])

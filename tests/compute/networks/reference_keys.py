@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from vectord.checkpoints.config_keys import REFERENCE_KEYS
+from vectord.checkpoints.kinds.pages import PAGES
 from vectord.compute.networks.network import ARCHITECTURES
 
 SOURCES = Path(transformers.__file__).parent
@@ -40,7 +41,8 @@ def reference_keys() -> Mapping[str, Any]:
     for name in SHARED:
         shared |= read_names(SOURCES / f"{name}.py")
     shared |= set(re.findall(r'"([a-z_]+)"', (SOURCES / "configuration_utils.py").read_text("utf-8")))
-    types = {name for architecture in ARCHITECTURES for name in (architecture, architecture.replace("_", "-"))}
+    architectures = {*ARCHITECTURES, *(pages.model_type for pages in PAGES.values())}
+    types = {name for architecture in architectures for name in (architecture, architecture.replace("_", "-"))}
     own = {name: keys_of(CONFIG_MAPPING[name]) - shared for name in sorted(types.intersection(CONFIG_MAPPING))}
     model_types = {name: " ".join(sorted(keys)) for name, keys in own.items()}
     return {"transformers": transformers.__version__, "shared": " ".join(sorted(shared)), "model_types": model_types}

@@ -209,6 +209,7 @@ PROGRAMS: dict[str, Program] = {
     "embed, add": states,
     "embed float16": lambda o, t: o.embed(o.constant(weight("half", VOCABULARY, 8, dtype="F16")), t.ids),
     "embed bfloat16": lambda o, t: o.embed(o.constant(weight("brain", VOCABULARY, 8, dtype="BF16")), t.ids),
+    "place": lambda o, t: o.place(states(o, t), states(o, t, "features"), t.type_ids),
     "embed types": lambda o, t: o.embed(o.constant(weight("types", 2, 8)), t.type_ids),
     "multiply": lambda o, t: o.multiply(states(o, t, "a"), states(o, t, "b")),
     "scale": lambda o, t: o.scale(states(o, t), 0.3),
@@ -317,6 +318,16 @@ def test_the_spans_are_pooled(op_set: str, program: str) -> None:
     """Parts of texts, several of one text, none of another, overlapping and out of order: one row each."""
     spans = numbers(3, 9, 0, 40, 8, 9, 41, 57, 5, 7).reshape(-1, 2)
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17), spans=spans), "spans")
+
+
+MERGED: Program = lambda o, t: o.merge(states(o, t), 4, t)  # noqa: E731 - `runnable` compiles a program once
+
+
+@pytest.mark.parametrize("op_set", COMPARED)
+def test_the_rows_of_spans_are_merged(op_set: str) -> None:
+    """Each span's rows become one, in the order of the spans."""
+    spans = numbers(4, 8, 0, 4, 9, 13, 13, 17).reshape(-1, 2)
+    assert_same(op_set, MERGED, typed((9, 31, 17), spans=spans), "spans")
 
 
 @pytest.mark.parametrize("program", ["attention", "shared keys", "capped scores", *BY_DISTANCE])

@@ -22,13 +22,16 @@ from vectord.checkpoints.folder import ModelFolder
 from vectord.checkpoints.spec import DenseModule, ImageProcessor, ModelSpec, Pooling
 from vectord.errors import ConfigError, ModelUnavailable
 
-_Triple = tuple[float, float, float]
+Triple = tuple[float, float, float]
+Limit = Annotated[float, Meta(ge=1)]
 _Side = Annotated[int, Meta(ge=1, le=4096)]
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _BASE = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768, "intermediate_size": 3072}
 _CLIP = {**_BASE, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 _SIGLIP = {**_BASE, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+SIGLIP_IMAGES: Mapping[str, Any] = {**_SIGLIP, "num_channels": 3}
+SIGLIP_PIXELS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 _POSITIONS = "embeddings.position_embedding.weight"
 _TEXTS, _IMAGES = "text_model", "vision_model"
 
@@ -64,7 +67,7 @@ TOWERS: Mapping[str, Towers] = {
     ),
     "siglip": Towers(
         text_defaults=_SIGLIP,
-        image_defaults={**_SIGLIP, "num_channels": 3},
+        image_defaults=SIGLIP_IMAGES,
         text_layer="text_model.head",
         bias=True,
         image_layer=None,
@@ -73,8 +76,7 @@ TOWERS: Mapping[str, Towers] = {
         processor_defaults={
             "size": {"height": 224, "width": 224},
             "do_center_crop": False,
-            "image_mean": (0.5, 0.5, 0.5),
-            "image_std": (0.5, 0.5, 0.5),
+            **SIGLIP_PIXELS,
         },
     ),
 }
@@ -97,11 +99,11 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
             f"{folder.tokenizer_config.path}: its SiglipTokenizer removes punctuation, which no tokenizer.json "
             "describes; SigLIP 2 is supported"
         )
-    _, (positions, width) = _tensor(spec, f"{_TEXTS}.{_POSITIONS}", 2)
-    _, (words, _) = _tensor(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
-    layer = _projection(spec, towers.text_layer, width, bias=towers.bias)
+    _, (positions, width) = read_shape(spec, f"{_TEXTS}.{_POSITIONS}", 2)
+    _, (words, _) = read_shape(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
+    layer = read_layer(spec, towers.text_layer, width, bias=towers.bias)
     found = _images(folder, spec, images, layer.out_features)
-    limit: float = folder.tokenizer_config.value("model_max_length", Annotated[float, Meta(ge=1)], positions)
+    limit: float = folder.tokenizer_config.value("model_max_length", Limit, positions)
     return replace(
         spec,
         config={
@@ -127,19 +129,19 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
 def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dimensions: int) -> ModelSpec:
     towers = TOWERS[folder.model_type]
     settings, processor = _read_processor(folder, towers)
-    _, (*_, side) = _tensor(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)
-    _, (positions, width) = _tensor(spec, f"{_IMAGES}.{_POSITIONS}", 2)
+    _, (*_, side) = read_shape(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)
+    _, (positions, width) = read_shape(spec, f"{_IMAGES}.{_POSITIONS}", 2)
     processor = replace(processor, patch=side)
     if processor.rows != positions:
         raise ModelUnavailable(
             f"{settings.path}: images of {processor.crop[0]} x {processor.crop[1]} pixels have {processor.rows} rows; "
             f"the network has {positions} positions"
         )
-    modules = () if towers.image_layer is None else (_projection(spec, towers.image_layer, width, bias=False),)
+    modules = () if towers.image_layer is None else (read_layer(spec, towers.image_layer, width, bias=False),)
     found = modules[-1].out_features if modules else width
     if found != dimensions:
         raise ModelUnavailable(f"{spec.folder}: vectors of images have {found} numbers, those of texts {dimensions}")
-    pixels = {key: settings.value(key, _Triple, towers.processor_defaults[key]) for key in ("image_mean", "image_std")}
+    pixels = {key: settings.value(key, Triple, towers.processor_defaults[key]) for key in ("image_mean", "image_std")}
     scale = settings.value("rescale_factor", float, 1 / 255)
     return replace(
         spec,
@@ -186,19 +188,25 @@ def _padding_id(folder: ModelFolder) -> int:
     return found
 
 
-def _read_processor(folder: ModelFolder, towers: Towers) -> tuple[Settings, ImageProcessor]:
-    """The settings of images, and the steps that they describe; the patch is still 1."""
+def image_settings(folder: ModelFolder, processor: str) -> Settings:
+    """The settings of images. processor: the name of its class. Raises ModelUnavailable for another one."""
     path = folder.tokenizer / "preprocessor_config.json"
     if path.is_file():
         settings = read_settings(path, allowed=folder.allowed)
     else:  # transformers 5 writes one file for all inputs
         whole = read_settings(folder.tokenizer / "processor_config.json", allowed=folder.allowed)
         settings = Settings(whole.path, whole.value("image_processor", dict[str, Any], {}), folder.allowed)
-    kinds = [f"{towers.processor}{suffix}" for suffix in ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")]
+    suffixes = ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")
     for key in ("image_processor_type", "feature_extractor_type"):
-        settings.one_of(key, (None, *kinds))
+        settings.one_of(key, (None, *(processor + suffix for suffix in suffixes)))
     for key in ("do_resize", "do_rescale", "do_normalize"):
         settings.one_of(key, (None, True))
+    return settings
+
+
+def _read_processor(folder: ModelFolder, towers: Towers) -> tuple[Settings, ImageProcessor]:
+    """The settings of images, and the steps that they describe; the patch is still 1."""
+    settings = image_settings(folder, towers.processor)
     size = _size(settings, "size", towers)
     cuts = settings.flag("do_center_crop", towers.processor_defaults["do_center_crop"])
     crop = _size(settings, "crop_size", towers) if cuts else size
@@ -243,8 +251,8 @@ def _size(settings: Settings, key: str, towers: Towers) -> int | tuple[int, int]
     )
 
 
-def _projection(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseModule:
-    file, (outputs, inputs) = _tensor(spec, f"{name}.weight", 2)
+def read_layer(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseModule:
+    file, (outputs, inputs) = read_shape(spec, f"{name}.weight", 2)
     if inputs != width:
         raise ModelUnavailable(f"{file}: {name}.weight expects {inputs} numbers and gets {width}")
     return DenseModule(
@@ -252,7 +260,7 @@ def _projection(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseM
     )
 
 
-def _tensor(spec: ModelSpec, name: str, dimensions: int) -> tuple[Path, tuple[int, ...]]:
+def read_shape(spec: ModelSpec, name: str, dimensions: int) -> tuple[Path, tuple[int, ...]]:
     """The file of a tensor, and its shape."""
     found = find_tensor(spec.weights, name)
     if found is None:

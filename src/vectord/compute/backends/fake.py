@@ -95,11 +95,12 @@ class FakeBackend(Backend):
 
 
 def _texts(texts: PackedTexts) -> list[Int32]:
-    """Each text's ids, after its parent's, and the pixels of an image after its ids."""
+    """Each text's ids, after its parent's, and its features after its ids."""
     own = [texts.ids[start:stop] for start, stop in pairwise(texts.cu_seqlens.tolist())]
     if texts.features is not None:
-        pixels = np.split(texts.features, texts.cu_seqlens[1:-1])
-        return [np.concatenate([ids, rows.ravel()]) for ids, rows in zip(own, pixels, strict=True)]
+        features = np.split(np.ascontiguousarray(texts.features).view(np.uint8), texts.cu_seqlens[1:-1])
+        both = zip(own, features, strict=True)
+        return [np.concatenate([ids, rows.ravel()]) if rows.any() else ids for ids, rows in both]
     if texts.parents is None:
         return own
     return [

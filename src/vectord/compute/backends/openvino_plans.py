@@ -181,12 +181,12 @@ class Compiler:
 
     def graph(self, ops: OpenvinoOps, groups: int) -> OpenvinoGraph:
         network = Network(self.spec, self._checkpoint, ops)
-        images = self.spec.processor
+        width = self.spec.feature_width
         return build(
             lambda tokens: network(tokens, self.spec.outputs),
             groups,
             by_token=self.spec.outputs - POOLED,
-            features=0 if images is None else images.row_width,
+            features=np.zeros((0, width), np.float32 if self.spec.processor is None else np.uint8) if width else None,
         )
 
     def compile_model(

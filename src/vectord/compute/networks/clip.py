@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.transformer import Patches, Transformer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.transformer import Patches, Transformer, TransformerWeights
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -67,7 +67,7 @@ def load_texts(
         spec,
         TransformerWeights(
             words=weights.tensor("embeddings.token_embedding.weight", spec.vocab_size, spec.hidden_size),
-            positions=_positions(weights, spec),
+            positions=read_positions(config, weights),
             layers=tuple(encoder.read_layer(spec, weights, NAMES, i) for i in range(spec.layers)),
             final_norm=weights.norm("final_layer_norm", spec.hidden_size),
         ),
@@ -87,7 +87,26 @@ def load_images(
 ) -> Transformer[T]:
     """words (V, H): added to the rows by their ids; mask (V, 1): see Patches. bias: of the patches' embedding."""
     weights.ignore_under(TEXTS)
-    weights, spec = weights.under(IMAGES), encoder.read_spec(config, norm_first=True)
+    weights = weights.under(IMAGES)
+    positions = read_positions(config, weights)
+    return read_images(
+        config, weights, ops, words=words, positions=positions, mask=mask, first_norm=first_norm, bias=bias
+    )
+
+
+def read_images(
+    config: Mapping[str, Any],
+    weights: WeightReader[T],
+    ops: Ops[T],
+    *,
+    words: T,
+    positions: T | None = None,
+    mask: T | None = None,
+    first_norm: str | None = None,
+    bias: bool,
+) -> Transformer[T]:
+    """The network of a reader under its name. positions: None: `words` are, and the ids of rows are their positions."""
+    spec = encoder.read_spec(config, norm_first=True)
     side, channels = facts.size(config, "patch_size"), facts.size(config, "num_channels")
     facts.require(config, "num_channels", 3)
     means, deviations = (np.repeat(config[key], side**2)[None] for key in ("image_mean", "image_std"))  # (1, W)
@@ -95,7 +114,7 @@ def load_images(
         spec,
         TransformerWeights(
             words=words,
-            positions=_positions(weights, spec),
+            positions=positions,
             patches=Patches(
                 scale=weights.constant("scale", config["rescale_factor"] / deviations),
                 shift=weights.constant("shift", -means / deviations),
@@ -112,5 +131,6 @@ def load_images(
     )
 
 
-def _positions(weights: WeightReader[T], spec: TransformerSpec) -> T:
-    return weights.tensor("embeddings.position_embedding.weight", spec.max_tokens, spec.hidden_size)
+def read_positions(config: Mapping[str, Any], weights: WeightReader[T]) -> T:
+    shape = (facts.size(config, key) for key in ("max_position_embeddings", "hidden_size"))
+    return weights.tensor("embeddings.position_embedding.weight", *shape)

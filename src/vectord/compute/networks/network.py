@@ -36,6 +36,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "camembert": ("roberta", "Camembert"),
     "clip_text_model": ("clip", "CLIP"),
     "clip_vision_model": ("clip", "CLIP"),
+    "colmodernvbert": ("pages", "ColModernVBert"),
+    "colpali": ("pages", "ColPali"),
     "deberta_v2": ("deberta_v2", "DebertaV2"),
     "distilbert": ("distilbert", "DistilBert"),
     "electra": ("electra", "Electra"),
@@ -94,7 +96,8 @@ class Network(Generic[T]):
         self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader.over(ops), ops)
         unread = reader.unread() - spec.tensors_of_heads
         check_all_read(unread, module.HARMLESS_TENSORS, spec.outputs, spec.model_type)
-        refuse_unread(config, {**CONFIG, **module.HARMLESS}, transformers_reads(config, spec.model_type))
+        model_type = str(config.get("model_type"))  # a section's, in models of several networks
+        refuse_unread(config, {**CONFIG, **module.HARMLESS}, transformers_reads(config, model_type))
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""

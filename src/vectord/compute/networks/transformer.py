@@ -147,7 +147,7 @@ class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     types: T | None = None  # (types, H)
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
     types_change: T | None = None  # (adapters + 1, H) what each adapter adds to the only row of `types`
-    patches: Patches[T] | None = None  # None: all rows are words
+    patches: Patches[T] | None = None  # None: features are rows of type 1, in place of words
     norm: Norm[T] | None = None  # of their sum
     widen: Linear[T] | None = None  # (H, E) after that norm
     wide_norm: Norm[T] | None = None  # after `widen`
@@ -243,6 +243,8 @@ class Transformer(Generic[T]):
             pixels = ops.add(ops.multiply(tokens.features, patches.scale), patches.shift)
             shown = self._linear(pixels, patches.linear, batch)
             x = ops.add(x, shown if patches.mask is None else ops.multiply(shown, ops.embed(patches.mask, tokens.ids)))
+        elif tokens.features is not None:
+            x = ops.place(x, tokens.features, tokens.type_ids)
         x = self._norm(x, weights.norm)
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)

@@ -38,7 +38,7 @@ class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
     keys: Int32 | None = None  # (N,) how many of a text's first rows are attended to; None: all
     parents: Int32 | None = None  # (N,) -1: no parent; None: no text has one
     adapters: Int32 | None = None  # (N,) i: the i-th adapter of the model, from 1; 0: none; None: no text has one
-    features: Features | None = None  # (T, W) the contents of rows that are not words: of an image, its patches
+    features: Features | None = None  # (T, W) of an image, its patches; of a text, the rows that its images have in it
 
     @classmethod
     def of(cls, texts: Sequence[Int32]) -> PackedTexts:
@@ -68,7 +68,7 @@ class Tokens(msgspec.Struct, Generic[T], frozen=True):
     positions: T  # (T,) int32, from 0 in each text, after its parent's
     layout: Any  # where texts and spans begin and end, in the op set's own form
     adapters: T | None = None  # (T,) int32, 0: none; None: no row has one
-    features: T | None = None  # (T, W) 0 to 255, as PackedTexts.features; None: all rows are words
+    features: T | None = None  # (T, W) as PackedTexts.features; None: all rows are words
 
 
 class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +104,7 @@ class Ops(Protocol[T]):
     def constant(self, weight: Weight) -> T: ...
     def matrix(self, weight: Weight) -> T: ...  # a constant that only `linear` reads: it may be stored in fewer bits
     def embed(self, table: T, ids: T) -> T: ...  # (V, H), (T,) -> (T, H)
+    def place(self, x: T, features: T, marks: T) -> T: ...  # (T, H), (T, H), (T,): the row of `features` if marked by 1
     def add(self, a: T, b: T) -> T: ...
     def multiply(self, a: T, b: T) -> T: ...
     def scale(self, x: T, factor: float) -> T: ...
@@ -177,6 +178,7 @@ class Ops(Protocol[T]):
 
     def text_lengths(self, tokens: Tokens[T]) -> T: ...  # (T,) int32, of each row's text. For batches without parents
     def first(self, x: T, tokens: Tokens[T]) -> T: ...  # (T, H) -> (M, H), each span's first row
+    def merge(self, x: T, rows: int, tokens: Tokens[T]) -> T: ...  # (M, rows * H), each span's first rows, end to end
     def last(self, x: T, tokens: Tokens[T]) -> T: ...
     def mean(self, x: T, tokens: Tokens[T]) -> T: ...
     def max(self, x: T, tokens: Tokens[T]) -> T: ...

@@ -75,6 +75,9 @@ class NumpyOps(Ops[Array]):
     def embed(self, table: Array, ids: Array) -> Array:
         return table[ids]
 
+    def place(self, x: Array, features: Array, marks: Array) -> Array:
+        return np.where(marks[:, None] == 1, features, x)
+
     def add(self, a: Array, b: Array) -> Array:
         return a + b
 
@@ -190,6 +193,9 @@ class NumpyOps(Ops[Array]):
 
     def first(self, x: Array, tokens: Tokens[Array]) -> Array:
         return np.stack([x[span.start] for span in tokens.layout.spans])
+
+    def merge(self, x: Array, rows: int, tokens: Tokens[Array]) -> Array:
+        return np.stack([x[span.start : span.start + rows].ravel() for span in tokens.layout.spans])
 
     def last(self, x: Array, tokens: Tokens[Array]) -> Array:
         return np.stack([x[span.stop - 1] for span in tokens.layout.spans])

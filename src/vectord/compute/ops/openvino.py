@@ -235,7 +235,7 @@ class OpenvinoGraph:
     outputs: tuple[str, ...]  # its results, in their order
     groups: int  # length groups that attention and pooling may use
     windows: tuple[int | None, ...]  # of its attentions
-    features: int  # the width of PackedTexts.features; 0: none
+    features: Features | None  # (0, W) without rows, in the type of PackedTexts.features; None: none
     _kept: dict[tuple[int, frozenset[str]], dict[str, Array]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # layouts of single texts, by their length and the requested results
@@ -253,16 +253,13 @@ class OpenvinoGraph:
             "ids": _extend(texts.ids, rows),
             "type_ids": _extend(texts.type_ids, rows),
             "adapters": _extend(texts.row_adapters, rows),
-            "features": self._features(texts, rows),
             **self._layout(texts, outputs, rows),
         }
+        if self.features is not None:
+            arrays["features"] = features = np.zeros((rows, self.features.shape[1]), self.features.dtype)
+            if texts.features is not None:
+                features[: len(texts.features)] = texts.features
         return [arrays[name] for name in self.inputs]
-
-    def _features(self, texts: PackedTexts, rows: int) -> Features:
-        features = np.zeros((rows, self.features), np.uint8)
-        if texts.features is not None:
-            features[: len(texts.features)] = texts.features
-        return features
 
     def _layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         """All inputs but the tokens. Those of a single text depend on its length only; of short texts they are kept."""
@@ -311,21 +308,23 @@ def build(
     network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]],
     groups: int,
     by_token: Collection[str] = (),
-    features: int = 0,
+    features: Features | None = None,
 ) -> OpenvinoGraph:
     """Return the graph of one network. `network` is called once, and its outputs become the results, in float32.
 
     groups: the number of length groups; each costs a little in compile time and in every forward.
     by_token: outputs with one row per token, which are returned only if `pack` requests them.
-    features: the width of PackedTexts.features; 0: none.
+    features: see OpenvinoGraph.
     """
     layout = GraphLayout(groups)
     names = ("ids", "type_ids", "positions", "adapters")
     ids, type_ids, positions, adapters = (layout.parameter(name, [-1]) for name in names)
-    pixels = op.convert(layout.parameter("features", [-1, features], np.uint8), "f32") if features else None
+    outside = None
+    if features is not None:
+        outside = op.convert(layout.parameter("features", [-1, features.shape[1]], features.dtype), "f32")
     answers = {
         name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
-        for name, answer in network(Tokens(ids, type_ids, positions, layout, adapters, pixels)).items()
+        for name, answer in network(Tokens(ids, type_ids, positions, layout, adapters, outside)).items()
     }
     results = [op.convert(answer, "f32") for answer in answers.values()]
     inputs = tuple(node.get_friendly_name() for node in layout.parameters)
@@ -377,6 +376,9 @@ class OpenvinoOps(Ops[ov.Node]):
 
     def embed(self, table: ov.Node, ids: ov.Node) -> ov.Node:
         return _rows(table, ids)
+
+    def place(self, x: ov.Node, features: ov.Node, marks: ov.Node) -> ov.Node:
+        return op.select(op.unsqueeze(op.equal(marks, op.constant(np.int32(1))), _ints(1)), features, x)
 
     def add(self, a: ov.Node, b: ov.Node) -> ov.Node:
         return op.add(a, b)
@@ -546,6 +548,11 @@ class OpenvinoOps(Ops[ov.Node]):
 
     def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
         return _rows(x, tokens.layout.parameter("firsts", [-1]))
+
+    def merge(self, x: ov.Node, rows: int, tokens: Tokens[ov.Node]) -> ov.Node:
+        firsts = op.unsqueeze(tokens.layout.parameter("firsts", [-1]), _ints(1))
+        places = op.add(firsts, op.constant(np.arange(rows, dtype=np.int32)))  # (M, rows)
+        return op.reshape(_rows(x, places), _ints(-1, rows * _size(x, 1)), False)
 
     def last(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
         return _rows(x, tokens.layout.parameter("lasts", [-1]))

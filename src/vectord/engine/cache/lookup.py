@@ -43,7 +43,7 @@ def cache_keys(fingerprint: str, texts: Texts, kinds: frozenset[AnswerKind], par
     if texts.keys is not None:
         layouts = [b"%d:%b" % (keys, layout) for keys, layout in zip(texts.keys, layouts, strict=True)]
     if texts.digests:
-        layouts = texts.digests
+        layouts = [digest + layout for digest, layout in zip(texts.digests, layouts, strict=False)]
     if texts.adapter:
         layouts = [b"adapter %d:%b" % (texts.adapter, layout) for layout in layouts]
     return [
@@ -146,8 +146,10 @@ class ModelCache:
         self._observer = observer
         self._shared_between_keys = shared_between_keys
         self._widths = {kind: spec.widths.get(output) for kind, output in spec.kinds.items()}
-        # A sum of rows is faster than a look-up. Lists are rarely sent twice, and one would displace 60 vectors.
-        is_kept = spec.static is None and spec.listwise is None
+        # A sum of rows is faster than a look-up. Lists are rarely sent twice, and one would displace 60 vectors; an
+        # image's rows of a text would displace hundreds.
+        has_rows = spec.processor is not None and spec.processor.merge is not None
+        is_kept = spec.static is None and spec.listwise is None and not has_rows
         keeps = (memory.enabled or shared is not None) and is_kept
         self.kinds = KEPT_KINDS if keeps else frozenset()  # whose answers are kept
         # Queued or running texts that other requests may wait for: the job, and the text's place in it.

@@ -70,6 +70,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
         colbert=multi.rows if multi is not None and request.colbert.rows else None,
         muvera=None if multi is None else multi.encodings,
+        patches=made[sources["colbert"]].patches if request.patches else None,
         tokens=made[sources["tokens"]].ran.each("tokens") if "tokens" in sources else None,
         usage=usage_of(
             task,
@@ -165,8 +166,10 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
         template = "{field} may hold at most {limit} inputs with encodings of {width} numbers; got {given}."
         most = MAX_SHOWN_NUMBERS // muvera.width
         raise TooManyInputs(template, field="inputs", limit=most, given=len(request.inputs), width=muvera.width)
+    if request.patches and "colbert" not in request.outputs:
+        raise InvalidField("{field} applies to ColBERT vectors only.", field="patches")
     for served, kinds in parts:
-        if "colbert" in kinds and request.colbert != COLBERT_ROWS:
+        if "colbert" in kinds and (request.colbert != COLBERT_ROWS or request.patches):
             check_multivectors(served.spec, request)
         if "dense" in kinds:
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
@@ -175,9 +178,10 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
 async def _of_one_model(
     served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
 ) -> ModelVectors:
-    images = [i for i, one in enumerate(request.inputs) if isinstance(one, Media)]
-    if images and served.spec.images is not None:
-        return await _with_images(served, kinds, request, images, task)
+    if served.spec.images is not None and served.spec.image_text is None:
+        images = [i for i, one in enumerate(request.inputs) if isinstance(one, Media)]
+        if images:
+            return await _with_images(served, kinds, request, images, task)
     reader = served if served.queries is None else served.reader_of(request.text)
     return await _by_reader(reader, kinds, request, task)
 
@@ -256,6 +260,7 @@ class ModelVectors(msgspec.Struct, frozen=True):
     ran: RunResult
     lengths: Sequence[TextLength]
     colbert: Sequence[Float32] | None  # of the tokens that count
+    patches: Sequence[Float32 | None] = ()  # of their rows, as EmbedResult's
 
 
 def check_specials(kinds: frozenset[VectorKind], options: TextOptions) -> None:
@@ -284,7 +289,7 @@ async def vectors_of(
     else:
         ran = await task.run(runner, texts, kinds)
     colbert = await _colbert(runner.spec, ran.each("colbert"), texts, options) if "colbert" in kinds else None
-    return ModelVectors(runner.spec, ran, lengths, colbert)
+    return ModelVectors(runner.spec, ran, lengths, colbert, texts.boxes or [None] * len(texts))
 
 
 async def _partial_vectors(
@@ -324,7 +329,10 @@ async def _partial_vectors(
         for i in answered:
             answers[kind][texts.indexes[i]] = each[i]
     whole = RunResult(answers, failures, device=ran.device)
-    return ModelVectors(spec, whole, lengths, whole.each("colbert") if "colbert" in kinds else None)
+    patches: list[Float32 | None] = [None] * count
+    for index, boxes in zip(texts.indexes, texts.boxes, strict=False):  # none of texts alone
+        patches[index] = boxes
+    return ModelVectors(spec, whole, lengths, whole.each("colbert") if "colbert" in kinds else None, patches)
 
 
 def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:

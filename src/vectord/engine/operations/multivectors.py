@@ -35,6 +35,10 @@ def check_multivectors(spec: ModelSpec, request: EmbedRequest) -> None:
     """Raises InvalidField for options that this model's vectors, or queries, cannot have."""
     assert spec.colbert is not None, "the model makes ColBERT vectors"
     options, width = request.colbert, spec.colbert.dimensions
+    if request.patches and spec.image_text is None:
+        raise InvalidField("{field}: this model's vectors are those of words.", field="patches")
+    if request.patches and (options.pool_factor > 1 or spec.colbert.token_pooling is not None or not options.rows):
+        raise InvalidField("{field} belong to the vectors of single rows; leave pooling out.", field="patches")
     if options.dimensions is not None and not 1 <= options.dimensions <= width:
         template = "{field} must be between 1 and {limit}; got {given}."
         raise InvalidField(template, field="colbert.dimensions", limit=width, given=options.dimensions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from vectord.engine.models.registry import UseModel
@@ -89,10 +90,14 @@ class Task(msgspec.Struct):
         *,
         partial: bool = False,
     ) -> RunResult:
-        """`ModelRunner.run` for this caller. Errors have the index of the text's input."""
-        entered = False
+        """`ModelRunner.run` for this caller, after its network of images for the images in texts. Errors have the index
+        of the text's input."""
+        failures: Mapping[int, VectordError] = {}
+        entered = texts.images is not None  # not refused after its images have run
+        if texts.images is not None:
+            texts, failures = await self._with_features(runner, texts, texts.images, partial=partial)
         if self.entered is not None:
-            entered = runner in self.entered
+            entered = entered or runner in self.entered
             self.entered.add(runner)
         try:
             ran = await runner.run(texts, kinds, self.caller, entered=entered, partial=partial)
@@ -102,7 +107,25 @@ class Task(msgspec.Struct):
             raise error.at(index=texts.indexes[error.index]) from error.__cause__
         self.began_s = min(self.began_s, ran.began_s)
         self.forwards_s = (min(self.forwards_s[0], ran.started_s), max(self.forwards_s[1], ran.ended_s))
-        return ran
+        return replace(ran, failures={**ran.failures, **failures}) if failures else ran
+
+    async def _with_features(
+        self, runner: ModelRunner, texts: Texts, images: Texts, *, partial: bool
+    ) -> tuple[Texts, Mapping[int, VectordError]]:
+        """The texts with the rows of their images, and the texts whose images failed."""
+        assert runner.use_images is not None, "the encoder reads images with Pillow alone"
+        async with runner.use_images() as reader:
+            ran = await self.run(reader, images, frozenset({"dense"}), partial=partial)
+
+        def place() -> Texts:
+            features = np.zeros((len(texts.ids), runner.spec.feature_width), np.float32)
+            if "dense" in ran.answers:
+                features[texts.all_type_ids == 1] = ran.rows("dense")
+            return replace(texts, features=features, images=None)
+
+        failed = {images.indexes[i]: error for i, error in ran.failures.items()}
+        failures = {i: failed[index] for i, index in enumerate(texts.indexes) if index in failed}
+        return await compute(len(texts.ids) * runner.spec.feature_width, place), failures
 
     async def encode(self, inputs: Sequence[TextOrPair], encode: Callable[[range], Sequence[T]]) -> list[T]:
         """What `encode` makes of each input, in order."""

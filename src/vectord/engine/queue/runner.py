@@ -11,6 +11,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -77,14 +78,16 @@ class ModelRunner:
         observer: Observer,
         stalled_changed: Callable[[bool], None],
         queue_changed: Callable[[], None],
+        use_images: Callable[[], AbstractAsyncContextManager[ModelRunner]] | None = None,
     ) -> None:
         """backends: one per device, of one kind and dtype. queue_changed: called on the loop after each change of the
-        queue; stalled_changed: see Worker."""
+        queue; stalled_changed: see Worker. use_images: acquires the model's network for images."""
         self.encoder = encoder
         self.backends = backends
         self.facts = _together([backend.facts for backend in backends])
         self.spec = spec
         self.kinds = frozenset(spec.kinds)
+        self.use_images = use_images
         self._name = name
         self._config = config
         self._cache = cache

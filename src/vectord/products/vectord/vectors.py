@@ -33,6 +33,7 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
+    Float32,
     Input,
     MultiVectorOptions,
     Precision,
@@ -56,6 +57,7 @@ class EmbedBody(VectorFields, kw_only=True):
     outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
     colbert: MultiVectorOptions | None = None
+    patches: bool | None = False  # also the part of the image that each ColBERT vector belongs to
     partial_results: bool | None = False  # an input that cannot be embedded gets an error of its own
 
 
@@ -83,6 +85,8 @@ class EmbeddedInput(msgspec.Struct):
     sparse: SparseAnswer | UnsetType = UNSET
     colbert: list[EncodedVector] | UnsetType = UNSET  # one vector per token
     muvera: EncodedVector | UnsetType = UNSET  # with `colbert.muvera`
+    # With `patches`: left, top, right and bottom for each ColBERT vector, in fractions of the image; null: of words.
+    patches: list[tuple[float, float, float, float] | None] | UnsetType = UNSET
     tokens: list[EncodedVector] | UnsetType = UNSET  # one vector per token
     truncated: list[TruncationAnswer] | UnsetType = UNSET  # only if the text was truncated
     error: ErrorAnswer | UnsetType = UNSET  # instead of vectors; only with partial_results
@@ -114,6 +118,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         force_dimensions=body.force_dimensions is True,
         precisions=precisions,
         colbert=body.colbert or COLBERT_ROWS,
+        patches=body.patches is True,
         expect_fingerprint=read_fingerprint(body.expect_fingerprint),
         partial=body.partial_results is True,
     )
@@ -148,12 +153,22 @@ def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: Em
             item["sparse"] = {"indices": sparse.indices, "values": sparse.values}
         if result.colbert is not None:
             item["colbert"] = _token_vectors(result.colbert[index], encoding)
+            if result.patches is not None:
+                item["patches"] = _boxes(result.patches[index], len(result.colbert[index]))
         if muvera is not None:
             item["muvera"] = muvera[index]
         if result.tokens is not None:
             item["tokens"] = _token_vectors(result.tokens[index], encoding)
         data.append(item | truncated(result.lengths, result.limits, index))
     return result_answer(result, data=data, sources=dict(result.sources))
+
+
+def _boxes(boxes: Float32 | None, count: int) -> list[list[float] | None]:
+    if boxes is None:
+        return [None] * count
+    words = np.isnan(boxes[:, 0]).tolist()
+    shown = np.round(boxes.astype(np.float64), 5).tolist()
+    return [None if is_word else box for is_word, box in zip(words, shown, strict=True)]
 
 
 def _token_vectors(rows: Vector, encoding: Encoding) -> Any:

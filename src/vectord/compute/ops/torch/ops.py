@@ -102,6 +102,9 @@ class TorchOps(Ops[Tensor]):
     def embed(self, table: Tensor, ids: Tensor) -> Tensor:
         return F.embedding(ids, table)
 
+    def place(self, x: Tensor, features: Tensor, marks: Tensor) -> Tensor:
+        return torch.where(marks[:, None] == 1, features.to(x.dtype), x)
+
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b
 
@@ -247,6 +250,11 @@ class TorchOps(Ops[Tensor]):
 
     def first(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
         return x.index_select(0, tokens.layout.firsts)
+
+    def merge(self, x: Tensor, rows: int, tokens: Tokens[Tensor]) -> Tensor:
+        firsts = tokens.layout.firsts
+        places = firsts[:, None] + torch.arange(rows, device=firsts.device)
+        return x.index_select(0, places.view(-1)).view(len(firsts), -1)
 
     def last(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
         return x.index_select(0, tokens.layout.lasts)

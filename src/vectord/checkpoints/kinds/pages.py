@@ -1,0 +1,252 @@
+"""Models that read images of pages, with one vector for each part of an image and each token of a text: ColModernVBERT
+and ColPali. reader.py calls `add_pages`.
+
+The spec is that of the texts, in which images are rows; `images` is the network that makes those. Each has the section
+of config.json that describes its network, completed by the defaults of its class in transformers 5.24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isqrt
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from vectord.checkpoints.checkpoint import find_tensor
+from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
+from vectord.checkpoints.kinds.towers import (
+    SIGLIP_IMAGES,
+    SIGLIP_PIXELS,
+    Limit,
+    Triple,
+    image_settings,
+    read_layer,
+    read_shape,
+)
+from vectord.checkpoints.spec import Colbert, ImageProcessor, ImageText, ModelSpec, Pooling, PromptText, Tiling
+from vectord.errors import ConfigError, ModelUnavailable
+
+SIDE_LIMIT = 4096  # of an image after its first resize, as in Idefics3's processor
+_IMAGE = "<image>"
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """One model_type. The names and the defaults are those of transformers 5.24."""
+
+    model_type: str  # of its vlm_config
+    text_type: str  # of the network of texts
+    text_defaults: Mapping[str, Any]
+    processor: str  # the class of the images' processor
+    tiles: bool = False  # whether that divides images
+    resample: int  # Pillow's number of its default filter
+    prompt: str  # visual_prompt_prefix
+    around: str = "{prompt}"  # an image and the prompt
+    query_prefix: str
+    before: str = ""  # that prefix
+    suffix: str  # after a query
+    framed: bool | None = None  # False: `around`, `before` and `suffix` have all special tokens
+    view: str  # see ImageText
+    tile: str = ""
+
+
+PAGES: Mapping[str, Pages] = {
+    "colmodernvbert": Pages(
+        model_type="modernvbert",
+        text_type="modernbert",
+        text_defaults={
+            "hidden_size": 768,
+            "intermediate_size": 1152,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 12,
+            "hidden_activation": "gelu",
+            "max_position_embeddings": 8192,
+            "norm_eps": 1e-5,
+            "vocab_size": 50368,
+        },
+        processor="Idefics3",
+        tiles=True,
+        resample=1,
+        prompt=f"<|begin_of_text|>User:{_IMAGE}Describe the image.<end_of_utterance>\nAssistant:",
+        query_prefix="",
+        suffix="<end_of_utterance>" * 10,
+        view="<fake_token_around_image><global-img>{rows}<fake_token_around_image>",
+        tile="<fake_token_around_image><row_{row}_col_{column}>{rows}",
+    ),
+    "colpali": Pages(
+        model_type="paligemma",
+        text_type="gemma",
+        text_defaults={
+            "hidden_size": 3072,
+            "intermediate_size": 24576,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "head_dim": 256,
+            "hidden_act": "gelu_pytorch_tanh",
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-6,
+            "vocab_size": 256000,
+        },
+        processor="Siglip",
+        resample=3,
+        prompt="Describe the image.",
+        around=f"{_IMAGE}<bos>{{prompt}}\n",
+        query_prefix="Question: ",
+        before="<bos>",
+        suffix="<pad>" * 10 + "\n",
+        framed=False,
+        view="{rows}",
+    ),
+}
+# Prefixes of the tensors of the network of images, in files of all versions.
+_VISION = tuple(
+    outer + inner
+    for outer in ("vlm.vision_model.", "vlm.vision_tower.", "vlm.model.vision_tower.")
+    for inner in ("", "vision_model.")
+)
+_HARMLESS = {
+    **harmless("the tokenizer has it", "image_token_id image_token_index"),
+    **harmless("only heads of the base model read it", "classifier_bias classifier_dropout classifier_pooling"),
+    **harmless("training only", "ignore_index initializer_cutoff_factor"),
+    **harmless("the sections have it", "hidden_size projection_dim vocab_size"),
+}
+
+
+def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
+    """Return the spec of texts, with that of images. spec: the facts of every model, without sizes."""
+    if pooling is not None:
+        raise ConfigError(f"pooling {pooling}: {folder.root} has a vector for each token")
+    pages, config = PAGES[folder.model_type], folder.config
+    config.one_of("auto_map", (None,))
+    whole = Settings(config.path, config.value("vlm_config", dict[str, Any], {}), folder.allowed)
+    given = whole.value("text_config", dict[str, Any], {})
+    # Gemma's texts attend to all of it, as its images do: the processor marks no part of them as a suffix.
+    causal = {"is_causal": False, "use_bidirectional_attention": None} if pages.text_type == "gemma" else {}
+    section = {**pages.text_defaults, **given, **causal, "model_type": pages.text_type}
+    texts = Settings(config.path, section, folder.allowed)
+    width = texts.whole("hidden_size", most=WIDTH_LIMIT)
+    layer = read_layer(spec, "embedding_proj_layer", width, bias=True)
+    images = _images(folder, spec, whole, width)
+    around, query = _prompts(folder, images)
+    refuse_unread(whole, {**CONFIG, **_HARMLESS}, transformers_reads(whole, pages.model_type))
+    refuse_unread(config, {**CONFIG, **harmless("the tensor has it", "embedding_dim")})
+    positions = texts.whole("max_position_embeddings", most=WIDTH_LIMIT)
+    limit: float = folder.tokenizer_config.value("model_max_length", Limit, positions)
+    return replace(
+        spec,
+        config=texts,
+        outputs=frozenset({"colbert", "tokens"}),
+        hidden_size=width,
+        max_tokens=int(min(positions, limit)),
+        prompts={name: text for name, text in (("query", query), ("document", pages.before)) if text},
+        colbert=Colbert(
+            dimensions=layer.out_features, dense_modules=(layer,), query_suffix=pages.suffix, framed=pages.framed
+        ),
+        images=replace(images, fingerprint=fingerprint(images)),
+        image_text=ImageText(token=_IMAGE, view=pages.view, tile=pages.tile, around=around, framed=pages.framed),
+    )
+
+
+def _prompts(folder: ModelFolder, images: ModelSpec) -> tuple[str, str]:
+    """The words around an image, with the place {image}, and those before a query."""
+    pages, processor = PAGES[folder.model_type], images.processor
+    assert processor is not None, "of a network of images"
+    whole = read_settings(folder.tokenizer / "processor_config.json", optional=True, allowed=folder.allowed)
+    rows = processor.rows // (processor.merge or 1) ** 2
+    if whole.whole("image_seq_len", rows, most=WIDTH_LIMIT) != rows:
+        raise ModelUnavailable(f"{whole.path}: image_seq_len must be {rows}, the rows that the network makes of a view")
+    prompt = whole.value("visual_prompt_prefix", PromptText) or pages.prompt
+    around = pages.around.replace("{prompt}", prompt)
+    if around.count(_IMAGE) != 1:
+        raise ModelUnavailable(
+            f"{whole.path}: visual_prompt_prefix must have {_IMAGE} {pages.prompt.count(_IMAGE)} times"
+        )
+    query = pages.before + (whole.value("query_prefix", PromptText) or pages.query_prefix)
+    refuse_unread(whole, harmless("names, and the settings of images", "image_processor processor_class"))
+    return around.replace(_IMAGE, "{image}"), query
+
+
+def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -> ModelSpec:
+    """The network of images. width: of the rows that it gives to texts."""
+    pages = PAGES[folder.model_type]
+    settings = image_settings(folder, pages.processor)
+    merge = whole.whole("pixel_shuffle_factor", 4, most=64) if pages.tiles else 1
+    patches = "embeddings.patch_embedding.weight"
+    prefix = next((each for each in _VISION if find_tensor(spec.weights, each + patches)), _VISION[0])
+    _, (*_, side) = read_shape(spec, prefix + patches, 4)
+    _, (positions, inner) = read_shape(spec, f"{prefix}embeddings.position_embedding.weight", 2)
+    tiling = _tiling(settings) if pages.tiles else None
+    size = _square(settings) if tiling is None else tiling.side
+    processor = ImageProcessor(
+        resize=(size, size),
+        resample=settings.whole("resample", pages.resample, least=0, most=5),
+        crop=(size, size),
+        patch=side,
+        class_token=False,
+        merge=merge,
+        tiling=tiling,
+    )
+    if processor.rows != positions or isqrt(positions) ** 2 != positions or isqrt(positions) % merge:
+        raise ModelUnavailable(
+            f"{settings.path}: {size} pixels have {processor.rows} patches; those must be the network's {positions} "
+            f"positions, in whole blocks of {merge} x {merge}"
+        )
+    section = {
+        **SIGLIP_IMAGES,
+        **whole.value("vision_config", dict[str, Any], {}),
+        **{key: settings.value(key, Triple, SIGLIP_PIXELS[key]) for key in ("image_mean", "image_std")},
+        "rescale_factor": settings.value("rescale_factor", float, 1 / 255),
+        "model_type": "siglip_vision_model",
+        "max_position_embeddings": positions,
+        "vocab_size": positions,
+        "patch_size": side,
+        "merge_size": merge,
+        "projection_dim": width,
+    }
+    unused = "crop_size data_format do_convert_rgb do_pad image_seq_length return_row_col_info"
+    refuse_unread(
+        settings,
+        {
+            **harmless("images are always converted to RGB, and have no padding", unused),
+            **harmless("names", "image_processor_type processor_class return_tensors"),
+        },
+    )
+    return replace(
+        spec,
+        config=Settings(folder.config.path, section, folder.allowed),
+        tokenizer=settings.path,
+        outputs=frozenset({"dense"}),
+        hidden_size=inner,
+        max_tokens=positions,
+        pooling="attention",
+        dimensions=width,
+        processor=processor,
+    )
+
+
+def _tiling(settings: Settings) -> Tiling:
+    settings.one_of("do_image_splitting", (None, True))
+    edges = [_sides(settings, key, {"longest_edge": most}) for key, most in (("size", 1456), ("max_image_size", 364))]
+    return Tiling(longest_edge=edges[0]["longest_edge"], side=edges[1]["longest_edge"])
+
+
+def _square(settings: Settings) -> int:
+    settings.one_of("do_center_crop", (None, False))
+    sides = _sides(settings, "size", {"height": 224, "width": 224})
+    if sides["height"] != sides["width"]:
+        raise ModelUnavailable(f"{settings.path}: size must be a square")
+    return sides["height"]
+
+
+def _sides(settings: Settings, key: str, default: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes at a key, by the names of the default. Raises ModelUnavailable for others."""
+    given = settings.value(key, dict[str, Any], default)
+    found = Settings(settings.path, {name: side for name, side in given.items() if side is not None})
+    sides = {name: found.whole(name, most=SIDE_LIMIT) for name in default}
+    refuse_unread(found, {})
+    return sides

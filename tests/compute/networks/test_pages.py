@@ -1,0 +1,103 @@
+"""Models of pages: the vectors of images and of queries are those of transformers' classes, on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.checkpoints.reading import spec_of
+from tests.compute.networks.test_towers import load
+from tests.pages import QUERIES, Reference, page_images, write_pages
+from tests.towers import media_of
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import TokenBatch
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.schema import Input, TextOptions
+from vectord.text.sequence import ReadRequest, Texts
+from vectord.text.tokenizer import TextEncoder
+
+Forward = Callable[[PackedTexts], np.ndarray]
+
+
+@pytest.fixture(scope="module", params=["colmodernvbert", "colpali"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pages(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Reference:
+    return Reference(folder)
+
+
+@pytest.fixture(scope="module", params=["openvino", "torch"])
+def forwards(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Forward, Forward]]:
+    """Of images and of texts."""
+    spec = spec_of(folder)
+    assert spec.images is not None
+    loaded = [load(request.param, each, "float32") for each in (spec.images, spec)]
+    kinds = ("dense", "colbert")
+    yield tuple(  # type: ignore[misc]
+        lambda texts, own=own, kind=kind: own.forward(TokenBatch(texts=texts, outputs=frozenset({kind})), 0)[kind]
+        for own, kind in zip(loaded, kinds, strict=True)
+    )
+    for own in loaded:
+        own.close()
+
+
+def exact(spec: ModelSpec, kind: str) -> Forward:
+    network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
+    return lambda texts: network(pack(texts), {kind})[kind]  # type: ignore[arg-type, index]
+
+
+def packed(texts: Texts) -> PackedTexts:
+    spans = None
+    if texts.spans is not None:
+        spans = texts.spans + np.repeat(texts.cu_seqlens[:-1], texts.all_pooled)[:, None]
+    return PackedTexts(
+        ids=texts.ids,
+        type_ids=texts.all_type_ids,
+        cu_seqlens=texts.cu_seqlens,
+        spans=spans,
+        features=texts.features,
+    )
+
+
+def rows_of(folder: Path, inputs: Sequence[Input], of_images: Forward, of_texts: Forward) -> list[np.ndarray]:
+    """The rows of each input, all in one batch; strings are queries."""
+    request = ReadRequest(inputs=inputs, options=TextOptions(kind="query"), truncate=True)
+    texts = TextEncoder(spec_of(folder)).read(request)
+    if texts.images is not None:
+        rows = of_images(packed(texts.images))
+        features = np.zeros((len(texts.ids), rows.shape[1]), np.float32)
+        features[texts.all_type_ids == 1] = rows
+        texts = replace(texts, features=features)
+    return np.split(of_texts(packed(texts)), texts.cu_seqlens[1:-1])
+
+
+def test_vectors_equal_its_own_class(folder: Path, reference: Reference) -> None:
+    """In float64, from the file of an image to the vectors: of one view, of tiles, wide, high, small."""
+    spec, shown = spec_of(folder), page_images()
+    assert spec.images is not None
+    inputs = [*map(media_of, shown), *QUERIES]
+    found = rows_of(folder, inputs, exact(spec.images, "dense"), exact(spec, "colbert"))
+    for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
+        np.testing.assert_allclose(own, want, atol=1e-5)
+
+
+def test_backends_agree(folder: Path, reference: Reference, forwards: tuple[Forward, Forward]) -> None:
+    """In float32, in one batch of images and texts, and alone."""
+    shown = page_images()
+    want = [*reference.images(shown), *reference.queries(QUERIES)]
+    together = rows_of(folder, [*map(media_of, shown), *QUERIES], *forwards)
+    for own, expected in zip(together, want, strict=True):
+        np.testing.assert_allclose(own, expected, atol=1e-4)
+    for i, one in enumerate([media_of(shown[0]), QUERIES[0]]):
+        (own,) = rows_of(folder, [one], *forwards)
+        np.testing.assert_allclose(own, want[i * len(shown)], atol=1e-4)
