@@ -274,7 +274,8 @@ COMPARED = {
     "new": "transformers' Gte",
     "nomic_bert": "transformers; v2: with the experts of Nomic's own code",
     "qwen3_bidirec": "transformers' Qwen3 without the causal mask",
-    "siglip_text_model": "transformers; SigLIP 2, but NaFlex",
+    "siglip2_text_model": "transformers; NaFlex",
+    "siglip_text_model": "transformers; SigLIP 1 and 2",
     "static": "sentence-transformers",
 }
 

@@ -13,13 +13,15 @@ from tests.models import write_bert
 from tests.towers import TEXTS, image_of, images, media_of, reference_vectors, write_towers
 
 from vectord import Embedder
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.config import Config, ModelConfig
 from vectord.engine.models import opening
 from vectord.errors import ConfigError, InvalidField, ModelCannot, TooManyInputs, VectordError
 from vectord.library import embedder as library
 from vectord.schema import EmbedRequest, EmbedResult, Media
 
 
-@pytest.fixture(scope="module", params=["CLIP", "Siglip"])
+@pytest.fixture(scope="module", params=["CLIP", "Siglip", "Siglip2"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_towers(tmp_path_factory.mktemp(request.param), request.param)
 
@@ -39,7 +41,7 @@ def answer(embedder: Embedder, *inputs: Any, **options: Any) -> EmbedResult:
 
 def test_texts_and_images_in_one_call(folder: Path, embedder: Embedder, tmp_path: Path) -> None:
     """In any order; an image as a path, as the bytes of a file, or as Pillow's."""
-    family, shown = ("CLIP" if embedder.dimensions == 24 else "Siglip"), images()
+    family, shown = folder.name[:-1], images()  # without pytest's number
     of_texts, of_images = reference_vectors(folder, family, TEXTS, shown)
     shown[0].save(tmp_path / "a.png")
     given = [TEXTS[0], tmp_path / "a.png", media_of(shown[1]).data, TEXTS[1], shown[2]]
@@ -56,10 +58,10 @@ def test_many_images_are_read_in_parts(embedder: Embedder, monkeypatch: pytest.M
     np.testing.assert_allclose(embedder.embed(shown), each, atol=1e-5)
 
 
-def test_rows_are_counted_and_answers_cached(embedder: Embedder) -> None:
+def test_rows_are_counted_and_answers_cached(folder: Path, embedder: Embedder) -> None:
     """An image has its rows as tokens, and no characters; its file is known the second time."""
     image, other = (media_of(image_of(40, 50, seed=seed)) for seed in (40, 41))
-    rows = 17 if embedder.dimensions == 24 else 16
+    rows = {"CLIP": 17, "Siglip": 16, "Siglip2": 20}[folder.name[:-1]]
     first = answer(embedder, image, "a fox")
     assert (first.usage.lengths[0].kept, first.usage.characters) == (rows, 5)
     cached = len(embedder._engine._cache)
@@ -116,6 +118,23 @@ def test_a_backend_without_images_is_refused(folder: Path) -> None:
     """At the start, not with the first image."""
     with pytest.raises(ConfigError, match="has a network for images, which the transformers backend does not compute"):
         Embedder(str(folder), offline=True, backend="transformers")
+
+
+@pytest.mark.parametrize("field", ["prompt", "prompt_name"])
+def test_a_prompt_is_refused_next_to_an_image(embedder: Embedder, field: str) -> None:
+    """The network of images reads none, and an image without it would not be what the caller asked for."""
+    for given in ([images()[0]], ["a fox", images()[0]]):
+        with pytest.raises(InvalidField, match=f"`{field}` is for texts"):
+            embedder.embed(given, **{field: "query"})
+
+
+def test_each_network_needs_memory_for_its_own_weights(folder: Path) -> None:
+    """One file has both; together they need 16 bits for each of its numbers."""
+    config = Config(model=ModelConfig(models=(str(folder),), offline=True))
+    (source,) = opening.open_models(config)
+    assert source.images is not None
+    numbers = sum(weight.array.size for weight in open_checkpoint(source.spec.weights).values())
+    assert source.memory_bytes + source.images.memory_bytes == pytest.approx(2 * numbers, abs=8)  # scale and bias
 
 
 def test_the_fake_tells_images_apart(folder: Path) -> None:

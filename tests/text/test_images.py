@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.checkpoints.reading import spec_of
-from tests.towers import image_of, media_of, reference_pixels, write_towers
+from tests.towers import MOST_PATCHES, image_of, media_of, reference_inputs, write_towers
 
 from vectord.checkpoints.spec import ImageProcessor, ModelSpec, Tiling
 from vectord.errors import InvalidField
@@ -51,7 +51,26 @@ def pixels_of(spec: ModelSpec, *media: Media) -> np.ndarray:
 def test_pixels_equal_the_processor(spec: ModelSpec, size: tuple[int, int]) -> None:
     """Larger, smaller, wide, high, odd."""
     image = image_of(*size)
-    np.testing.assert_allclose(pixels_of(spec, media_of(image)), reference_pixels(spec.folder, [image]), atol=1e-5)
+    want = reference_inputs(spec.folder, [image])["pixel_values"]
+    np.testing.assert_allclose(pixels_of(spec, media_of(image)), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(60, 40), (31, 90), (32, 32), (3, 2), (33, 47), (200, 1), (3000, 1700)], ids=str)
+def test_an_image_of_any_ratio_has_the_processors_patches(size: tuple[int, int], tmp_path: Path) -> None:
+    """NaFlex: as many whole patches as the limit allows, each with its place in column and line; none is padding."""
+    found = spec_of(write_towers(tmp_path, "Siglip2")).images
+    assert found is not None
+    image = image_of(*size)
+    want, texts = reference_inputs(found.folder, [image]), read(found, media_of(image))
+    lines, columns = want["spatial_shapes"][0]
+    assert texts.features is not None and texts.type_ids is not None
+    assert len(texts.features) == lines * columns <= MOST_PATCHES
+    pixels = (texts.features.astype(float) / 255 - 0.5) / 0.5
+    by_channel = want["pixel_values"][0, : lines * columns].reshape(-1, 64, 3).swapaxes(1, 2).reshape(-1, 192)
+    np.testing.assert_allclose(pixels, by_channel, atol=1e-5)
+    firsts = texts.ids[0], texts.type_ids[0]
+    assert firsts == (lines * (lines - 1) // 2, columns * (columns - 1) // 2)
+    assert (texts.ids[-1], texts.type_ids[-1]) == (firsts[0] + lines - 1, firsts[1] + columns - 1)
 
 
 def _transparent() -> Image.Image:
@@ -86,7 +105,8 @@ def test_every_mode_and_format(spec: ModelSpec, name: str) -> None:
     image, kind = MODES[name]
     media = media_of(image, kind)
     opened = Image.open(io.BytesIO(media.data))
-    np.testing.assert_allclose(pixels_of(spec, media), reference_pixels(spec.folder, [opened]), atol=1e-5)
+    want = reference_inputs(spec.folder, [opened])["pixel_values"]
+    np.testing.assert_allclose(pixels_of(spec, media), want, atol=1e-5)
 
 
 def test_the_first_frame_of_an_animation_counts(spec: ModelSpec) -> None:

@@ -57,8 +57,10 @@ class Checkpoint(dict[str, Weight]):
                 mapped.close()
 
 
-def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
-    """Map .safetensors files, .bin and .pt files of torch, or a GGUF file. Reads only the headers."""
+def open_checkpoint(paths: Sequence[Path], others: tuple[str, ...] = ()) -> Checkpoint:
+    """Map .safetensors files, .bin and .pt files of torch, or a GGUF file. Reads only the headers.
+
+    others: leave out tensors whose names begin with one of these."""
     weights: dict[str, Weight] = {}
     maps = []
     for path in paths:
@@ -71,7 +73,7 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
         if twice := weights.keys() & found.keys():
             raise ModelUnavailable(f"{path}: tensor {min(twice)!r} is in an earlier file too")
         weights.update(found)
-    return Checkpoint(weights, maps)
+    return Checkpoint({name: weight for name, weight in weights.items() if not name.startswith(others)}, maps)
 
 
 def tensor_shape(path: Path, name: str) -> tuple[int, ...]:

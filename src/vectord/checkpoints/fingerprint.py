@@ -25,25 +25,15 @@ SAMPLE_BYTES = 64 * 2**10
 # Left out, because they do not change the outputs: names and paths, facts from the catalogue, keys without effect.
 _NAMES = frozenset(
     {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
-    | {"truncate_dim"}
+    | {"others", "truncate_dim"}
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset(
     {"adapters", "bends", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "framed"}
-    | {
-        "image_text",
-        "images",
-        "kept_tokens",
-        "layer",
-        "listwise",
-        "log_twice",
-        "merge",
-        "merged",
-        "own_scales",
-        "processor",
-    }
-    | {"query", "query_by_default", "query_suffix", "query_weights", "residual", "skiplist_tasks", "static"}
-    | {"sums_words", "tiling", "token_pooling", "whole_modules", "whole_numbers"}
+    | {"image_text", "images", "kept_tokens", "layer", "listwise", "log_twice", "merge", "merged", "most_patches"}
+    | {"own_scales", "processor", "query", "query_by_default", "query_suffix", "query_weights", "removes_punctuation"}
+    | {"residual", "skiplist_tasks", "static", "sums_words", "tiling", "token_pooling", "whole_modules"}
+    | {"whole_numbers"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})

@@ -250,13 +250,16 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
 class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """How an image becomes the rows of its network: resized, cut in the middle, and divided into square patches."""
 
-    resize: int | tuple[int, int]  # to this shorter side, or to this height and width
+    resize: int | tuple[int, int] = 0  # to this shorter side, or to this height and width
     resample: int  # Pillow's number of the filter
-    crop: tuple[int, int]  # height and width
+    crop: tuple[int, int] = (0, 0)  # height and width
     patch: int  # its side
     class_token: bool  # whether a row without a patch comes first
     merge: int | None = None  # the side of a block of patches that becomes one row of a text; None: images stay alone
     tiling: Tiling | None = None  # None: an image is one view, all of it
+    # An image keeps its ratio and has at most so many patches: in whole blocks, each patch with its line and column; or
+    # without `merge`, as NaFlex, with its places in lines and columns of any length. None: `resize` and `crop`.
+    most_patches: int | None = None
 
     @property
     def row_width(self) -> int:
@@ -265,6 +268,9 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
+        """Of an image; of any ratio, the most."""
+        if self.most_patches is not None:
+            return self.most_patches
         return self.crop[0] // self.patch * (self.crop[1] // self.patch) + self.class_token
 
 
@@ -289,8 +295,10 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[
         Path, ...
     ]  # safetensors, torch or GGUF files in order, or an ONNX graph and the files of its tensors
+    others: tuple[str, ...] = ()  # beginnings of the names of tensors in these files that another network reads
     tokenizer: Path  # tokenizer.json, vocab.txt of a BERT without one, a GGUF file, or the settings of images
     lowercase: bool = False  # whether texts are lowercased before the tokenizer's own normalization
+    removes_punctuation: bool | None = None  # and whether ASCII punctuation and further white space are removed
     outputs: frozenset[Output]  # of its network
     hidden_size: int
     max_tokens: int  # specials included

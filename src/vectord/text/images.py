@@ -9,8 +9,10 @@ normalizes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from io import BytesIO
 from typing import TYPE_CHECKING, NoReturn
@@ -21,8 +23,8 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import ImageProcessor
 from vectord.errors import InvalidField
-from vectord.schema import ChunkOptions, Features, Float32, Int32, Media, Span, TextLength, TextOptions, Token
-from vectord.text.sequence import Chunk, CutText, Encoder, ReadRequest, Texts, cu_seqlens_of
+from vectord.schema import Features, Float32, Int32, Media, TextLength, TextOptions
+from vectord.text.sequence import ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,21 +55,23 @@ class ImageViews(msgspec.Struct, frozen=True, eq=False):
     columns: int = 0
 
 
-class ImageEncoder(Encoder):
-    """Implements sequence.Encoder for images. Only `read` is called, for inputs that are images."""
+class Grid(msgspec.Struct, frozen=True, eq=False):
+    """The rows of a view of a size."""
+
+    ids: Int32  # (n,)
+    type_ids: Int32 | None  # (n,)
+    order: Int32 | None  # of the patches: block by block, so that a block's are adjacent; None: line by line
+    blocks: Int32 | None  # (m, 2) the first and last + 1 rows of each block; None: rows are not merged
+
+
+class ImageEncoder:
+    """Implements sequence.Encoder, for inputs that are images."""
 
     special_ids: Int32 = np.zeros(0, np.int32)
     query_weights = None
 
     def __init__(self, processor: ImageProcessor) -> None:
         self._processor = processor
-        self._ids = np.zeros(processor.rows, np.int32)
-        self._ids[processor.class_token :] = PATCH_ID if processor.class_token else CLASS_ID
-        self._order: Int32 | None = None  # of the patches in a view: block by block, so that a block's are adjacent
-        if (merge := processor.merge) is not None:
-            high, wide = (side // processor.patch // merge for side in processor.crop)
-            places = np.arange(processor.rows, dtype=np.int32).reshape(high, merge, wide, merge)
-            self._ids = self._order = places.transpose(0, 2, 1, 3).ravel()
 
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The rows of each image, in order. Raises InvalidField for an image that is too large or not readable."""
@@ -80,52 +84,63 @@ class ImageEncoder(Encoder):
 
     def sequences(self, media: Media, image: ImageViews, index: int) -> Texts:
         """The sequences of an image's views; with `merge`, each has a span for each block of patches."""
-        processor, count = self._processor, len(image.views)
-        features = np.zeros((count, processor.rows, processor.row_width), np.uint8)
-        for rows, view in zip(features, image.views, strict=True):
-            patches = patches_of(view.pixels, processor.patch)
-            rows[processor.class_token :] = patches if self._order is None else patches[self._order]
-        spans = pooled = None
-        if processor.merge is not None:
-            size, blocks = processor.merge**2, processor.rows // processor.merge**2
-            firsts = np.arange(blocks, dtype=np.int32) * size
-            spans = np.tile(np.stack([firsts, firsts + size], axis=1), (count, 1))
-            pooled = np.full(count, blocks, np.int32)
+        digest, pixels = blake2b(media.data, digest_size=16).digest(), image.width * image.height
+        return Texts.join([self._sequence(view, digest, pixels, index) for view in image.views])
+
+    def _sequence(self, view: View, digest: bytes, pixels: int, index: int) -> Texts:
+        processor, grid = self._processor, _grid(self._processor, *self.lines_and_columns(view))
+        features, rows = patches_of(view.pixels, processor.patch), len(grid.ids)
+        if grid.order is not None:
+            features = features[grid.order]
+        if processor.class_token:
+            features = np.concatenate([np.zeros_like(features[:1]), features])
         return Texts(
-            ids=np.tile(self._ids, count),
-            cu_seqlens=cu_seqlens_of([processor.rows] * count),
-            spans=spans,
-            pooled=pooled,
-            features=features.reshape(-1, processor.row_width),
-            digests=[blake2b(media.data, digest_size=16).digest()] * count,
-            lengths=[TextLength(processor.rows, processor.rows, pixels=image.width * image.height)] * count,
-            indexes=[index] * count,
+            ids=grid.ids,
+            type_ids=grid.type_ids,
+            cu_seqlens=cu_seqlens_of([rows]),
+            spans=grid.blocks,
+            pooled=None if grid.blocks is None else np.array([len(grid.blocks)], np.int32),
+            features=features,
+            digests=[digest],
+            lengths=[TextLength(rows, rows, pixels=pixels)],
+            indexes=[index],
         )
+
+    def lines_and_columns(self, view: View, merge: int = 1) -> tuple[int, int]:
+        """Of patches, or of blocks of `merge` by `merge`."""
+        side = self._processor.patch * merge
+        return view.pixels.shape[0] // side, view.pixels.shape[1] // side
 
     def boxes(self, image: ImageViews) -> Float32:
         """(n, 4) for each block of each view: left, top, right and bottom, in fractions of the image."""
-        processor = self._processor
-        high, wide = (side // processor.patch // (processor.merge or 1) for side in processor.crop)
-        y, x = np.divmod(np.arange(high * wide), wide)
-        blocks = np.stack([x / wide, y / high, (x + 1) / wide, (y + 1) / high], axis=1)
-        return np.concatenate([_in_image(blocks, view, image) for view in image.views]).astype(np.float32)
+        each = []
+        for view in image.views:
+            high, wide = self.lines_and_columns(view, self._processor.merge or 1)
+            y, x = np.divmod(np.arange(high * wide), wide)
+            blocks = np.stack([x / wide, y / high, (x + 1) / wide, (y + 1) / high], axis=1)
+            each.append(_in_image(blocks, view, image))
+        return np.concatenate(each).astype(np.float32)
 
-    def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> Sequence[CutText]:
-        _refuse()
 
-    def chunk(self, text: str, how: ChunkOptions | Sequence[Span], max_chunks: int | None = None) -> Sequence[Chunk]:
-        _refuse()
-
-    def count(self, texts: Sequence[str], part: range | None = None) -> Sequence[int]:
-        _refuse()
-
-    def tokenize(
-        self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None
-    ) -> Sequence[Sequence[Token]]:
-        _refuse()
-
-    def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> Sequence[str]:
-        _refuse()
+@lru_cache(256)
+def _grid(processor: ImageProcessor, lines: int, columns: int) -> Grid:
+    """The rows of a view with so many patches."""
+    places, merge, order, blocks = np.arange(lines * columns, dtype=np.int32), processor.merge, None, None
+    if merge is not None:
+        places = order = places.reshape(lines // merge, merge, columns // merge, merge).swapaxes(1, 2).ravel()
+        starts = np.arange(0, len(places), merge**2, dtype=np.int32)
+        blocks = np.stack([starts, starts + merge**2], axis=1)
+    if processor.most_patches is not None:
+        y, x = np.divmod(places, np.int32(columns))
+        if (
+            merge is None
+        ):  # the place of the i-th of n is n * (n - 1) / 2 + i: see ScaledGrid in networks/transformer.py
+            y, x = y + np.int32(lines * (lines - 1) // 2), x + np.int32(columns * (columns - 1) // 2)
+        return Grid(y, x, order, blocks)
+    if merge is not None:
+        return Grid(places, None, order, blocks)
+    kind = np.full(len(places), PATCH_ID if processor.class_token else CLASS_ID, np.int32)
+    return Grid(np.concatenate([[np.int32(CLASS_ID)], kind]) if processor.class_token else kind, None, None, None)
 
 
 def _in_image(boxes: npt.NDArray[np.float64], view: View, image: ImageViews) -> npt.NDArray[np.float64]:
@@ -133,10 +148,6 @@ def _in_image(boxes: npt.NDArray[np.float64], view: View, image: ImageViews) -> 
     if not view.row:
         return boxes
     return (boxes + [view.column - 1, view.row - 1] * 2) / ([image.columns, image.lines] * 2)
-
-
-def _refuse() -> NoReturn:
-    raise AssertionError("the network of texts reads texts")
 
 
 def decoded(media: Media, index: int | None = None) -> Image:
@@ -221,6 +232,9 @@ def _in_tiles(size: tuple[int, int], side: int) -> tuple[int, int]:
 def resized(image: Image, processor: ImageProcessor) -> Features:
     """The pixels that the network sees: (height, width, 3)."""
     width, height = image.size
+    if processor.most_patches is not None:
+        high, wide = fitted(height, width, processor.patch, processor.most_patches, processor.merge)
+        return np.asarray(image.resize((wide, high), processor.resample))
     size = processor.resize
     if isinstance(size, int):
         long = int(size * max(width, height) / min(width, height))
@@ -229,6 +243,33 @@ def resized(image: Image, processor: ImageProcessor) -> Features:
     top, left = ((side - cut) // 2 for side, cut in zip(size, processor.crop, strict=True))
     # Pillow fills with black what lies outside, as the processors do.
     return np.asarray(image.crop((left, top, left + processor.crop[1], top + processor.crop[0])))
+
+
+def fitted(height: int, width: int, patch: int, most: int, merge: int | None) -> tuple[int, int]:
+    """Height and width of an image with at most so many patches: in whole blocks of `merge` by `merge`, or as many as
+    search by halves finds.
+
+    Source: transformers' Gemma4 and Siglip2, get_aspect_ratio_preserving_size and get_image_size_for_max_num_patches.
+    """
+    if merge is not None:
+        block, scale = merge * patch, math.sqrt(most * patch**2 / (height * width))
+        high, wide = int(scale * height / block), int(scale * width / block)
+        longest = most // merge**2
+        if not high:  # a narrow strip
+            high, wide = 1, min(width // height, longest)
+        elif not wide:
+            high, wide = min(height // width, longest), 1
+        return high * block, wide * block
+
+    def side(scale: float, length: int) -> int:
+        return max(math.ceil(length * scale / patch), 1) * patch
+
+    low, high_scale = 1e-5 / 10, 100.0
+    while high_scale - low >= 1e-5:
+        middle = (low + high_scale) / 2
+        fits = side(middle, height) // patch * (side(middle, width) // patch) <= most
+        low, high_scale = (middle, high_scale) if fits else (low, middle)
+    return side(low, height), side(low, width)
 
 
 def patches_of(pixels: Features, side: int) -> Features:
@@ -255,6 +296,7 @@ def sample(processor: ImageProcessor) -> Texts:
         cu_seqlens=cu_seqlens_of([rows]),
         spans=texts.spans[:blocks],
         pooled=np.array([blocks], np.int32),
+        type_ids=None if texts.type_ids is None else texts.type_ids[:rows],
         features=texts.features[:rows],
     )
 

@@ -120,7 +120,8 @@ class InterleavedEncoder:
     def _words(self, image: ImageViews) -> str:
         """The image as words and tokens."""
         form = self._form
-        rows = form.token * (self._processor.rows // (self._processor.merge or 1) ** 2)
+        height, width = self._images.lines_and_columns(image.views[-1], self._processor.merge or 1)
+        rows = form.token * height * width
         tiles = [view for view in image.views if view.row]
         words = form.view.replace("{rows}", rows)
         if tiles:

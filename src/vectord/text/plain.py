@@ -60,7 +60,9 @@ class PlainTokenizer:
     def __init__(self, spec: ModelSpec) -> None:
         # The libraries of static tables read tokenizer.json alone, and put no special tokens around a text.
         config = None if spec.static is not None or is_gguf(spec.tokenizer) else spec.config
-        self.tokenizer = load_tokenizer(spec.tokenizer, config, lowercase=spec.lowercase)
+        self.tokenizer = load_tokenizer(
+            spec.tokenizer, config, lowercase=spec.lowercase, removes_punctuation=spec.removes_punctuation is True
+        )
         if spec.static is not None:
             self.tokenizer.post_processor = None
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)

@@ -281,7 +281,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Encoder(Protocol):
-    """The tokenizer of one model, as the engine calls it. Blocks; several threads may call it at once.
+    """The reader of a network's inputs, as the engine calls it. Blocks; several threads may call it at once.
 
     Raises InvalidRequest: with the index of the input and no field, or with the option's own field.
     """
@@ -294,6 +294,10 @@ class Encoder(Protocol):
 
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The sequence of each input, in order; of late chunking, those of its windows. part: only these inputs."""
+
+
+class Tokenizer(Encoder, Protocol):
+    """The encoder of a network that reads texts."""
 
     def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> Sequence[CutText]:
         """Each text cut at its end to `max_tokens` of its own tokens, if that is less than the model reads."""

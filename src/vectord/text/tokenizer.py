@@ -1,4 +1,4 @@
-"""The tokenizer of one model: the Encoder that the engine's tokenizing threads call.
+"""The tokenizer of one model: the `Tokenizer` that the engine's tokenizing threads call.
 
 `read` feeds the queue; `tokenize` and `decode` answer their own routes. Everything here blocks, and several threads may
 call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, listwise.py, colbert.py and
@@ -46,7 +46,7 @@ class TokenIds(NamedTuple):
 
 
 class TextEncoder:
-    """Implements sequence.Encoder with tokenizer.json."""
+    """Implements sequence.Tokenizer with tokenizer.json."""
 
     def __init__(self, spec: ModelSpec) -> None:
         path, self.max_tokens = spec.tokenizer, spec.max_tokens

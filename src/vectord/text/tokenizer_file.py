@@ -11,6 +11,8 @@ import base64
 import binascii
 import json
 import logging
+import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Regex, Tokenizer, models, normalizers
 
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import read_bytes, unread_settings
@@ -86,11 +88,14 @@ def library_failures_as_unavailable(path: Path) -> Iterator[None]:
         raise ModelUnavailable(f"{path}: cannot be used as a tokenizer ({error})") from None
 
 
-def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: bool) -> Tokenizer:
+def load_tokenizer(
+    path: Path, config: Mapping[str, Any] | None, *, lowercase: bool, removes_punctuation: bool = False
+) -> Tokenizer:
     """The tokenizer of the file, without truncation, padding and dropout. Raises ModelUnavailable if it cannot be read.
 
     config: config.json's entries; the log states where the files next to tokenizer.json contradict it. None: nothing
     but the file is read. lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
+    removes_punctuation: then as SiglipTokenizer's canonicalize_text.
     """
     try:
         tokenizer: Tokenizer = _read(path)
@@ -109,9 +114,13 @@ def load_tokenizer(path: Path, config: Mapping[str, Any] | None, *, lowercase: b
         raise
     except Exception as error:  # tokenizers raises nothing more specific
         raise ModelUnavailable(f"{path}: cannot be read as a tokenizer ({error})") from error
-    if lowercase:
+    steps: list[Any] = [normalizers.Lowercase()] if lowercase else []
+    if removes_punctuation:
+        steps.append(normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""))
+        steps += [normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "), normalizers.Strip()]
+    if steps:
         own = [tokenizer.normalizer] if tokenizer.normalizer else []
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        tokenizer.normalizer = normalizers.Sequence([*steps, *own])
     return tokenizer
 
 

@@ -1,4 +1,4 @@
-"""CLIP and SigLIP: the vectors of texts and of images are those of transformers' classes, on every backend."""
+"""CLIP, SigLIP and NaFlex: the vectors of texts and of images are those of transformers' classes, on every backend."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tower:
         return TokenBatch(texts=packed, outputs=DENSE)
 
 
-@pytest.fixture(scope="module", params=["CLIP", "Siglip"])
+@pytest.fixture(scope="module", params=["CLIP", "Siglip", "Siglip2"])
 def towers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tower]:
     family = request.param
     folder = write_towers(tmp_path_factory.mktemp(family), family)
@@ -75,7 +75,7 @@ def load(name: str, spec: ModelSpec, dtype: str) -> Backend:
 
 def test_vectors_equal_its_own_class(tower: Tower) -> None:
     """In float64, from the file of a text or an image to the vector."""
-    network = Network(tower.spec, open_checkpoint(tower.spec.weights), NumpyOps())
+    network = Network(tower.spec, open_checkpoint(tower.spec.weights, tower.spec.others), NumpyOps())
     found = network(pack(tower.batch().texts), DENSE)["dense"]
     assert np.abs(tower.reference).max() > 1
     np.testing.assert_allclose(found, tower.reference, atol=1e-5)
@@ -108,11 +108,11 @@ def test_an_end_token_inside_a_text_ends_it(tmp_path: Path) -> None:
     texts = TextEncoder(spec).read(ReadRequest(inputs=[text], options=TextOptions(), truncate=True))
     batch = Tower(spec, texts, want).batch().texts
     spans = PackedTexts(ids=batch.ids, type_ids=batch.type_ids, cu_seqlens=batch.cu_seqlens, spans=texts.spans)
-    found = Network(spec, open_checkpoint(spec.weights), NumpyOps())(pack(spans), DENSE)["dense"]
+    found = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())(pack(spans), DENSE)["dense"]
     np.testing.assert_allclose(found[0], want, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["CLIP", "Siglip"])
+@pytest.mark.parametrize("family", ["CLIP", "Siglip", "Siglip2"])
 def test_each_setting_of_both_sections(family: str, tmp_path: Path) -> None:
     """Other layers, heads, sizes, activations and norms, at once."""
     facts = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20}
@@ -126,7 +126,7 @@ def test_each_setting_of_both_sections(family: str, tmp_path: Path) -> None:
     pairs = ((spec, texts), (spec.images, rows))
     for (own, inputs), want in zip(pairs, reference_vectors(folder, family, TEXTS, shown), strict=True):
         batch = Tower(own, inputs, want).batch()
-        found = Network(own, open_checkpoint(own.weights), NumpyOps())(pack(batch.texts), DENSE)["dense"]
+        found = Network(own, open_checkpoint(own.weights, own.others), NumpyOps())(pack(batch.texts), DENSE)["dense"]
         np.testing.assert_allclose(found, want, atol=1e-5)
 
 
@@ -154,3 +154,16 @@ def test_steps_that_are_not_computed_are_refused(settings: dict[str, object], re
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     assert reason in refusal(folder)
+
+
+def test_texts_of_siglip_1_lose_case_punctuation_and_further_space(tmp_path: Path) -> None:
+    """As SiglipTokenizer canonicalizes them, whatever its tokenizer.json says."""
+    folder = write_towers(tmp_path, "Siglip")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings = {**settings, "tokenizer_class": "SiglipTokenizer", "do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    texts = ["  The quick,\t\xa0BROWN fox's (#1)! ", "the quick brown foxs 1"]
+    found = TextEncoder(spec_of(folder)).read(ReadRequest(inputs=texts, options=TextOptions(), truncate=True))
+    first, second = found
+    assert first.length.kept > 5
+    np.testing.assert_array_equal(first.ids, second.ids)

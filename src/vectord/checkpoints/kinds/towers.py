@@ -1,4 +1,4 @@
-"""Models with one network for texts and one for images, both in one file: CLIP and SigLIP. reader.py calls this.
+"""Models with one network for texts and one for images, both in one file: CLIP, SigLIP 1 and 2. reader.py calls this.
 
 The spec of the texts has that of the images, `images`; each has the section of config.json that describes its network,
 completed by the defaults of its class in transformers, which files leave out. Sizes are those of the tensors.
@@ -33,6 +33,8 @@ _SIGLIP = {**_BASE, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 SIGLIP_IMAGES: Mapping[str, Any] = {**_SIGLIP, "num_channels": 3}
 SIGLIP_PIXELS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 _POSITIONS = "embeddings.position_embedding.weight"
+# The table that scales positions has as many rows as lines of up to so many patches have patches together.
+_PATCHES_LIMIT = 1024
 _TEXTS, _IMAGES = "text_model", "vision_model"
 
 
@@ -79,6 +81,16 @@ TOWERS: Mapping[str, Towers] = {
             **SIGLIP_PIXELS,
         },
     ),
+    "siglip2": Towers(  # NaFlex; SigLIP 2 with images of one size is a siglip
+        text_defaults=_SIGLIP,
+        image_defaults=SIGLIP_IMAGES,
+        text_layer="text_model.head",
+        bias=True,
+        image_layer=None,
+        fills_texts=True,
+        processor="Siglip2",
+        processor_defaults={**SIGLIP_PIXELS, "resample": 2, "patch_size": 16, "max_num_patches": 256},
+    ),
 }
 
 
@@ -94,11 +106,8 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
     if towers.fills_texts:
         default = "left" if tokenizer in ("GemmaTokenizer", "Siglip2Tokenizer") else "right"
         folder.tokenizer_config.one_of("padding_side", ("right",), default)
-    if tokenizer == "SiglipTokenizer":
-        raise ModelUnavailable(
-            f"{folder.tokenizer_config.path}: its SiglipTokenizer removes punctuation, which no tokenizer.json "
-            "describes; SigLIP 2 is supported"
-        )
+    is_siglip = tokenizer == "SiglipTokenizer"
+    lowers = tokenizer == "Siglip2Tokenizer" or (is_siglip and folder.tokenizer_config.flag("do_lower_case", True))
     _, (positions, width) = read_shape(spec, f"{_TEXTS}.{_POSITIONS}", 2)
     _, (words, _) = read_shape(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
     layer = read_layer(spec, towers.text_layer, width, bias=towers.bias)
@@ -117,10 +126,12 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
         outputs=frozenset({"dense"}),
         hidden_size=width,
         max_tokens=int(min(positions, limit)),
-        lowercase=spec.lowercase or tokenizer == "Siglip2Tokenizer",
+        lowercase=spec.lowercase or lowers,
+        removes_punctuation=is_siglip or None,
         pooling="last",
         dense_modules=(layer,),
         dimensions=layer.out_features,
+        others=tuple(f"{part}." for part in (_IMAGES, towers.image_layer) if part),
         filling=(_padding_id(folder), positions) if towers.fills_texts else None,
         images=replace(found, fingerprint=fingerprint(found)),
     )
@@ -129,14 +140,19 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
 def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dimensions: int) -> ModelSpec:
     towers = TOWERS[folder.model_type]
     settings, processor = _read_processor(folder, towers)
-    _, (*_, side) = read_shape(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)
     _, (positions, width) = read_shape(spec, f"{_IMAGES}.{_POSITIONS}", 2)
-    processor = replace(processor, patch=side)
-    if processor.rows != positions:
-        raise ModelUnavailable(
-            f"{settings.path}: images of {processor.crop[0]} x {processor.crop[1]} pixels have {processor.rows} rows; "
-            f"the network has {positions} positions"
-        )
+    words = 2
+    if processor.most_patches is not None:
+        positions, config = processor.most_patches, {"num_patches": positions, **config}
+        words = positions * (positions + 1) // 2
+    else:
+        _, (*_, side) = read_shape(spec, f"{_IMAGES}.embeddings.patch_embedding.weight", 4)
+        processor = replace(processor, patch=side)
+        if processor.rows != positions:
+            raise ModelUnavailable(
+                f"{settings.path}: images of {processor.crop[0]} x {processor.crop[1]} pixels have {processor.rows} "
+                f"rows; the network has {positions} positions"
+            )
     modules = () if towers.image_layer is None else (read_layer(spec, towers.image_layer, width, bias=False),)
     found = modules[-1].out_features if modules else width
     if found != dimensions:
@@ -151,11 +167,12 @@ def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dim
             "rescale_factor": scale,
             "model_type": f"{folder.model_type}_vision_model",
             "max_position_embeddings": positions,
-            "vocab_size": 2,
-            "patch_size": side,
+            "vocab_size": words,
+            "patch_size": processor.patch,
         },
         model_type=f"{folder.model_type}_vision_model",
         architecture=f"{folder.model_type}_vision_model",
+        others=(f"{_TEXTS}.", f"{towers.text_layer}."),
         tokenizer=settings.path,
         outputs=frozenset({"dense"}),
         hidden_size=width,
@@ -207,29 +224,35 @@ def image_settings(folder: ModelFolder, processor: str) -> Settings:
 def _read_processor(folder: ModelFolder, towers: Towers) -> tuple[Settings, ImageProcessor]:
     """The settings of images, and the steps that they describe; the patch is still 1."""
     settings = image_settings(folder, towers.processor)
-    size = _size(settings, "size", towers)
-    cuts = settings.flag("do_center_crop", towers.processor_defaults["do_center_crop"])
-    crop = _size(settings, "crop_size", towers) if cuts else size
-    crop = (crop, crop) if isinstance(crop, int) and cuts else crop
-    if isinstance(crop, int):
-        raise ModelUnavailable(f"{settings.path}: size and crop_size must give all images one size")
-    processor = ImageProcessor(
-        resize=size,
-        resample=settings.whole("resample", 3, least=0, most=5),
-        crop=crop,
-        patch=1,
-        class_token=towers.image_layer is not None,
-    )
-    unused = "crop_size data_format default_to_square device disable_grouping do_convert_rgb input_data_format do_pad"
+    processor = _steps(settings, towers)
+    unused = "data_format default_to_square device disable_grouping do_convert_rgb input_data_format do_pad"
     refuse_unread(
         settings,
         {
-            **harmless("images are always converted to RGB, and have one size", unused),
+            **harmless("images are always converted to RGB, and have one size, or patches", unused),
+            **harmless("where they are not cut, or have patches of one size", "crop_size size"),
             **harmless("names", "processor_class return_tensors image_seq_length"),
             **harmless("the network's constants", "image_mean image_std rescale_factor"),
         },
     )
     return settings, processor
+
+
+def _steps(settings: Settings, towers: Towers) -> ImageProcessor:
+    """How images are resized and cut."""
+    defaults, has_class = towers.processor_defaults, towers.image_layer is not None
+    resample = settings.whole("resample", defaults.get("resample", 3), least=0, most=5)
+    if "max_num_patches" in defaults:
+        settings.one_of("do_center_crop", (None, False))
+        patch = settings.whole("patch_size", defaults["patch_size"], most=256)
+        most = settings.whole("max_num_patches", defaults["max_num_patches"], most=_PATCHES_LIMIT)
+        return ImageProcessor(resample=resample, patch=patch, class_token=has_class, most_patches=most)
+    size, cuts = _size(settings, "size", towers), settings.flag("do_center_crop", defaults["do_center_crop"])
+    crop = _size(settings, "crop_size", towers) if cuts else size
+    crop = (crop, crop) if isinstance(crop, int) and cuts else crop
+    if isinstance(crop, int):
+        raise ModelUnavailable(f"{settings.path}: size and crop_size must give all images one size")
+    return ImageProcessor(resize=size, resample=resample, crop=crop, patch=1, class_token=has_class)
 
 
 def _size(settings: Settings, key: str, towers: Towers) -> int | tuple[int, int]:

@@ -129,7 +129,7 @@ class Compiler:
         self.packing: Packing | None = None  # of matrices; None: they are held in `precision`
         self._threads = threads
         self._core = core
-        self._checkpoint = open_checkpoint(spec.weights)
+        self._checkpoint = open_checkpoint(spec.weights, spec.others)
         self._scratches: WeakSet[Scratch] = WeakSet()  # of the graphs in use
         self._housekeeping = Housekeeping("releasing the pages of a checkpoint")
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.transformer import Patches, Transformer, TransformerWeights
+from vectord.compute.networks.transformer import Patches, ScaledGrid, Transformer, TransformerWeights
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -41,9 +41,7 @@ HARMLESS_TENSORS = (
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     if config["model_type"] == "clip_text_model":
-        weights.ignore("visual_projection.weight")
         return load_texts(config, weights, ops, causal=True)
-    weights.ignore("text_projection.weight")
     width = facts.size(config, "hidden_size")
     own = weights.under(IMAGES)
     words = np.stack([own.array("embeddings.class_embedding", width), np.zeros(width, np.float32)])
@@ -61,7 +59,6 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
 def load_texts(
     config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], *, causal: bool = False
 ) -> Transformer[T]:
-    weights.ignore_under(IMAGES)
     weights, spec = weights.under(TEXTS), replace(encoder.read_spec(config, norm_first=True), causal=causal)
     return Transformer(
         spec,
@@ -86,7 +83,6 @@ def load_images(
     bias: bool,
 ) -> Transformer[T]:
     """words (V, H): added to the rows by their ids; mask (V, 1): see Patches. bias: of the patches' embedding."""
-    weights.ignore_under(TEXTS)
     weights = weights.under(IMAGES)
     positions = read_positions(config, weights)
     return read_images(
@@ -99,13 +95,14 @@ def read_images(
     weights: WeightReader[T],
     ops: Ops[T],
     *,
-    words: T,
+    words: T | ScaledGrid[T],
     positions: T | None = None,
     mask: T | None = None,
     first_norm: str | None = None,
     bias: bool,
 ) -> Transformer[T]:
     """The network of a reader under its name. positions: None: `words` are, and the ids of rows are their positions."""
+    is_scaled = isinstance(words, ScaledGrid)  # its patches are a layer, not a convolution
     spec = encoder.read_spec(config, norm_first=True)
     side, channels = facts.size(config, "patch_size"), facts.size(config, "num_channels")
     facts.require(config, "num_channels", 3)
@@ -119,7 +116,7 @@ def read_images(
                 scale=weights.constant("scale", config["rescale_factor"] / deviations),
                 shift=weights.constant("shift", -means / deviations),
                 linear=weights.convolution(
-                    "embeddings.patch_embedding", spec.hidden_size, channels, side, side, bias=bias
+                    "embeddings.patch_embedding", spec.hidden_size, channels, side, side, bias=bias, flat=is_scaled
                 ),
                 mask=mask,
             ),

@@ -68,6 +68,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "qwen3": ("qwen2", "Qwen3"),
     "qwen3_bidirec": ("qwen2", "Qwen3Bidirectional"),
     "roberta": ("roberta", "Roberta"),
+    "siglip2_text_model": ("siglip", "Siglip2"),
+    "siglip2_vision_model": ("siglip", "Siglip2"),
     "siglip_text_model": ("siglip", "Siglip"),
     "siglip_vision_model": ("siglip", "Siglip"),
     "t5": ("t5", "T5"),

@@ -94,6 +94,9 @@ class CosSin(msgspec.Struct, Generic[T], frozen=True):
     cos: T  # (P, head_size / 2)
     sin: T
     long: LongTables[T] | None = None  # None: texts of any length have the same
+    # Of images: half of the pairs turn by the column (type_ids), the others by the line (ids); the tables have the
+    # numbers of one half. False: all turn by the position.
+    in_plane: bool = False
 
 
 class LongTables(msgspec.Struct, Generic[T], frozen=True):
@@ -204,6 +207,10 @@ def rotary_table(
 
 
 def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
+    if table.in_plane:
+        places = tokens.type_ids, tokens.ids
+        cos, sin = (ops.concat([ops.embed(part, at) for at in places]) for part in (table.cos, table.sin))
+        return CosSin(cos, sin)
     cos, sin, long = ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions), table.long
     if long is None:
         return CosSin(cos, sin)

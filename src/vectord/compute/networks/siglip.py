@@ -1,21 +1,24 @@
-"""The two networks of `model_type: siglip`: SigLIP 2 with images of one size. Names as in transformers/models/siglip.
+"""The two networks of `model_type: siglip`, with images of one size, and `siglip2` (NaFlex), with images of any ratio.
 
-The layers are CLIP's (clip.py). Texts are filled up to the length of training and attend to all of it; an image has no
-class token, and its vector is pooled by an attention of its own.
+Names as in transformers/models/siglip and siglip2. The layers are CLIP's (clip.py). Texts are filled up to the length
+of training and attend to all of it; an image has no class token, and its vector is pooled by an attention of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vectord.compute.networks import clip, encoder, facts
 from vectord.compute.networks.heads import Head
-from vectord.compute.networks.transformer import Transformer
+from vectord.compute.networks.transformer import ScaledGrid, Transformer
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import AttentionSpec, Ops, T, Tokens
+from vectord.errors import ModelUnavailable
 
 HARMLESS = clip.HARMLESS
 HARMLESS_TENSORS = clip.HARMLESS_TENSORS
@@ -23,10 +26,42 @@ HEAD = f"{clip.IMAGES}head."
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    if config["model_type"] == "siglip_text_model":
+    if config["model_type"] in ("siglip_text_model", "siglip2_text_model"):
         return clip.load_texts(config, weights, ops)
+    if config["model_type"] == "siglip2_vision_model":
+        weights = weights.under(clip.IMAGES)
+        return clip.read_images(config, weights, ops, words=_scaled_grid(config, weights), bias=True)
     words = np.zeros((1, facts.size(config, "hidden_size")))
     return clip.load_images(config, weights, ops, words=weights.constant("words", words), bias=True)
+
+
+def _scaled_grid(config: Mapping[str, Any], weights: WeightReader[T]) -> ScaledGrid[T]:
+    width, count = facts.size(config, "hidden_size"), facts.size(config, "num_patches", 256)
+    side = math.isqrt(count)
+    if side**2 != count:
+        raise ModelUnavailable(f"config.json: vision_config.num_patches {count} is not a square")
+    table = weights.array("embeddings.position_embedding.weight", count, width)
+    ones, same = np.ones((side, 1)), np.eye(side)
+    return ScaledGrid(
+        shares=weights.constant("shares", _shares(side, facts.size(config, "max_position_embeddings"))),
+        lines=weights.constant("lines", np.kron(same, ones)),
+        columns=weights.constant("columns", np.kron(ones, same)),
+        table=weights.constant("positions", table.T),
+    )
+
+
+def _shares(side: int, most: int) -> npt.NDArray[np.float64]:
+    """(most * (most + 1) / 2, side): how much each of `side` places counts at each place of a row of 1, 2 ... `most`.
+
+    Source: torch's bilinear interpolation with antialias.
+    """
+    rows = []
+    for size in range(1, most + 1):
+        scale = side / size
+        distances = np.arange(side) - ((np.arange(size)[:, None] + 0.5) * scale - 0.5)  # (size, side)
+        shares = np.maximum(1 - abs(distances) / max(scale, 1), 0)
+        rows.append(shares / shares.sum(axis=1, keepdims=True))
+    return np.concatenate(rows)
 
 
 def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
@@ -54,8 +89,9 @@ def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> 
             return ops.linear(x, layer.weight, layer.bias)
 
         # The query is that of every row, so all rows of an image have the same result, and the first one is taken.
-        q = linear(ops.embed(probe, tokens.ids), query)
-        h = linear(ops.first(ops.attention(q, linear(x, key), linear(x, value), tokens, attention), tokens), out)
+        k, v = linear(x, key), linear(x, value)
+        q = ops.add(ops.scale(k, 0.0), linear(probe, query))
+        h = linear(ops.first(ops.attention(q, k, v, tokens, attention), tokens), out)
         normed = ops.layer_norm(h, norm.weight, norm.bias, spec.norm_eps)
         return ops.add(h, linear(ops.activation(linear(normed, up), spec.activation), down))
 

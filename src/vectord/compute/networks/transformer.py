@@ -142,7 +142,7 @@ class TransformerLayer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    words: T  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
+    words: T | ScaledGrid[T]  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
@@ -166,6 +166,24 @@ class Patches(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     shift: T  # (1, W)
     linear: Linear[T]  # (H, W)
     mask: T | None = None  # (vocab_size, 1) 1 for ids of rows with features, 0 for others; None: all rows have some
+
+
+class ScaledGrid(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A square of positions, scaled to each image. ids and type_ids are a patch's places in its column and its line.
+
+    A position is the mean of all those of the square, weighted by line and by column. Source: Siglip2VisionEmbeddings.
+    """
+
+    shares: T  # (V, G) of each line or column of the square, by place
+    lines: T  # (G * G, G) repeats each number G times
+    columns: T  # (G * G, G) repeats all numbers G times
+    table: T  # (H, G * G)
+
+    def of(self, ops: Ops[T], tokens: Tokens[T]) -> T:
+        """(T, H)"""
+        lines = ops.product(ops.embed(self.shares, tokens.ids), self.lines)
+        columns = ops.product(ops.embed(self.shares, tokens.type_ids), self.columns)
+        return ops.product(ops.multiply(lines, columns), self.table)
 
 
 class LayerInputs(msgspec.Struct, Generic[T], frozen=True):
@@ -226,7 +244,8 @@ class Transformer(Generic[T]):
 
     def _embed(self, batch: LayerInputs[T]) -> T:
         ops, weights, tokens = self._ops, self._weights, batch.tokens
-        x = ops.embed(weights.words, tokens.ids)
+        words = weights.words
+        x = words.of(ops, tokens) if isinstance(words, ScaledGrid) else ops.embed(words, tokens.ids)
         if weights.words_change is not None and batch.gates:
             x = self._changed(x, ops.embed(weights.words_change.down, tokens.ids), weights.words_change, batch)
         x = x if self._spec.word_scale == 1.0 else ops.scale(x, self._spec.word_scale)
@@ -342,11 +361,18 @@ class Transformer(Generic[T]):
         return ops.rotate(self._norm(x, norm), cos_sin.cos, cos_sin.sin, head_size)
 
     def _linears(self, x: T, linears: Sequence[Linear[T]], batch: LayerInputs[T]) -> list[T]:
+        if any(each.inputs is not None or each.outputs is not None for each in linears):
+            return [self._linear(x, each, batch) for each in linears]
         computed = self._ops.linears(x, [(each.weight, each.bias) for each in linears])
         return [self._adapted(y, x, linear, batch) for y, linear in zip(computed, linears, strict=True)]
 
     def _linear(self, x: T, linear: Linear[T], batch: LayerInputs[T]) -> T:
-        return self._adapted(self._ops.linear(x, linear.weight, linear.bias), x, linear, batch)
+        if linear.inputs is not None:
+            x = self._ops.clip(x, linear.inputs.least, linear.inputs.most)
+        y = self._ops.linear(x, linear.weight, linear.bias)
+        if linear.outputs is not None:
+            y = self._ops.clip(y, linear.outputs.least, linear.outputs.most)
+        return self._adapted(y, x, linear, batch)
 
     def _adapted(self, y: T, x: T, linear: Linear[T], batch: LayerInputs[T]) -> T:
         if linear.change is None or not batch.gates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any, Generic
 
 import msgspec
@@ -17,12 +18,22 @@ from vectord.checkpoints.spec import Output
 from vectord.compute.networks.adapters import Adapters, LowRank
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
+from vectord.schema import Int32
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Between which numbers are clipped."""
+
+    least: float
+    most: float
 
 
 class Linear(msgspec.Struct, Generic[T], frozen=True):
     weight: T  # (O, H)
     bias: T | None  # (O,)
-    change: LowRank[T] | None = None  # by adapters, which only a Transformer computes
+    change: LowRank[T] | None = None  # by adapters, which only a Transformer computes, as the limits
+    inputs: Limits | None = None
+    outputs: Limits | None = None
 
 
 class Norm(msgspec.Struct, Generic[T], frozen=True):
@@ -85,8 +96,9 @@ class WeightReader(Generic[T]):
         """Count all tensors with this prefix as read: they belong to another network."""
         self._read.update(name for name in self._weights if name.startswith(self._prefix + prefix))
 
-    def tensor(self, name: str, *shape: int, rows: slice | None = None) -> T:
-        """Return the constant `name`; of it these rows only, without a copy: part of a fused product, or of a table."""
+    def tensor(self, name: str, *shape: int, rows: slice | Int32 | None = None) -> T:
+        """Return the constant `name`; of it these rows only, a slice without a copy: part of a fused product, or of a
+        table."""
         return self._ops.constant(self._rows(name, shape, rows))
 
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
@@ -119,23 +131,26 @@ class WeightReader(Generic[T]):
         return self._ops.constant(Weight(name, "F32", np.ascontiguousarray(array, np.float32)))
 
     def linear(
-        self, name: str, inputs: int, outputs: int, *, bias: bool = True, rows: slice | None = None
+        self, name: str, inputs: int, outputs: int, *, bias: bool = True, rows: slice | Int32 | None = None
     ) -> Linear[T]:
         """Return `name.weight` (outputs, inputs) and, if the layer has one, `name.bias` (outputs,); or these rows."""
         weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
         change = None
-        if self._adapters is not None:
+        if self._adapters is not None and not isinstance(rows, np.ndarray):
             change = self._adapters.of_linear(self._prefix + name, inputs, outputs, rows)
         return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None, change)
 
-    def convolution(self, name: str, *shape: int, bias: bool) -> Linear[T]:
+    def convolution(self, name: str, *shape: int, bias: bool, flat: bool = False) -> Linear[T]:
         """Return a convolution whose steps are as long as its kernel, as the layer of one kernel's numbers in order.
 
-        shape: of `name.weight` (outputs, channels, height, width); `name.bias` (outputs,) if it has one.
+        shape: of `name.weight` (outputs, channels, height, width); `name.bias` (outputs,) if it has one. flat: it is
+        (outputs, height * width * channels) instead.
         """
-        weight = self._checked(f"{name}.weight", shape)
-        flat = Weight(weight.name, weight.dtype, weight.array.reshape(shape[0], -1))
-        return Linear(self._ops.matrix(flat), self.tensor(f"{name}.bias", shape[0]) if bias else None)
+        outputs, channels = shape[:2]
+        weight = self._checked(f"{name}.weight", (outputs, prod(shape[1:])) if flat else shape)
+        array = weight.array.reshape(outputs, -1, channels).swapaxes(1, 2) if flat else weight.array
+        matrix = Weight(weight.name, weight.dtype, np.ascontiguousarray(array.reshape(outputs, -1)))
+        return Linear(self._ops.matrix(matrix), self.tensor(f"{name}.bias", outputs) if bias else None)
 
     def table_change(self, name: str, words: int, width: int) -> LowRank[T] | None:
         """Return what adapters change in the table `name`.weight (words, width); None: nothing."""
@@ -171,7 +186,7 @@ class WeightReader(Generic[T]):
         weight = self.tensor(f"{name}.{weight_name}", width)
         return Norm(weight, self.tensor(f"{name}.{bias_name}", width) if bias else None)
 
-    def _rows(self, name: str, shape: Sequence[int], rows: slice | None) -> Weight:
+    def _rows(self, name: str, shape: Sequence[int], rows: slice | Int32 | None) -> Weight:
         weight = self._checked(name, shape)
         return weight if rows is None else Weight(weight.name, weight.dtype, weight.array[rows])
 

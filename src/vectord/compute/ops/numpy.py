@@ -87,6 +87,9 @@ class NumpyOps(Ops[Array]):
     def scale(self, x: Array, factor: float) -> Array:
         return x * factor
 
+    def clip(self, x: Array, least: float, most: float) -> Array:
+        return np.clip(x, least, most)
+
     def power(self, x: Array, exponent: float) -> Array:
         powers: Array = x**exponent
         return powers

@@ -389,6 +389,9 @@ class OpenvinoOps(Ops[ov.Node]):
     def scale(self, x: ov.Node, factor: float) -> ov.Node:
         return op.multiply(x, op.constant(np.float32(factor)))
 
+    def clip(self, x: ov.Node, least: float, most: float) -> ov.Node:
+        return op.clamp(x, least, most)
+
     def power(self, x: ov.Node, exponent: float) -> ov.Node:
         return op.power(x, op.constant(np.float32(exponent)))
 

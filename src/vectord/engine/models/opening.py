@@ -172,8 +172,8 @@ def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     held_bits = {"float32": 32, "int8": 8, "fp8": 8, "int8-weights": 9, "int4-weights": 5}.get(dtype, 16)
     settings = unread_settings(spec.folder / "config.json", spec.config)
     first = spec.weights[0] if spec.weights else None
-    if first and (is_gguf(first) or (first.suffix != ".onnx" and read_quantization(settings))):
-        weights = expand(open_checkpoint(spec.weights), settings)  # numbers in blocks of many sizes
+    if first and (is_gguf(first) or spec.others or (first.suffix != ".onnx" and read_quantization(settings))):
+        weights = expand(open_checkpoint(spec.weights, spec.others), settings)  # numbers in blocks of many sizes
         return held_bits * sum(prod(weight.shape) for weight in weights.values()) // 8
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # of the files; newer ones use the first name
     saved_bits = 16 if saved in ("bfloat16", "float16") else 32

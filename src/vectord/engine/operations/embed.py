@@ -199,6 +199,10 @@ async def _with_images(
     served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, images: Sequence[int], task: Task
 ) -> ModelVectors:
     """The dense vectors of inputs of which those at `images` are images: each network reads its own."""
+    for field in ("prompt", "prompt_name"):
+        if getattr(request.text, field):
+            template = "{field} is for texts: this model reads an image without one; send images in another request."
+            raise InvalidField(template, field=field)
     if served.images is None:
         template = "The model {model} reads images with Pillow, which is missing here: {command}"
         raise ModelCannot(template, field="inputs", index=images[0], model=served.name, command=installing("images"))

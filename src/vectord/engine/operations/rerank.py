@@ -152,7 +152,7 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
 async def _cut(runner: ModelRunner, texts: Sequence[str], max_tokens: int | None, task: Task) -> Sequence[CutText]:
     if max_tokens is None:
         return [CutText(text, 0, 0) for text in texts]
-    return await task.encode(texts, lambda part: runner.encoder.cut(texts, max_tokens, part))
+    return await task.encode(texts, lambda part: runner.tokenizer.cut(texts, max_tokens, part))
 
 
 async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:

@@ -153,7 +153,7 @@ class Task(msgspec.Struct):
             space = max(text.rfind(" ", max(0, kept - PIECE_CHARACTERS), kept), 0)
             pieces = [text[space:kept], *(text[start:stop] for start, stop in split_at_spaces(text, space))]
             try:
-                kept_tokens, *tokens = await self.encode(pieces, partial(runner.encoder.count, pieces))
+                kept_tokens, *tokens = await self.encode(pieces, partial(runner.tokenizer.count, pieces))
             except VectordError as error:
                 raise error.at(index=index) from error.__cause__
             whole[index] = TextLength(length.seen + sum(tokens) - kept_tokens, length.kept)
@@ -171,7 +171,7 @@ class Task(msgspec.Struct):
             for index in part:
                 own = how if isinstance(how, ChunkOptions) else how[index]
                 try:
-                    chunked.append(runner.encoder.chunk(texts[index], own, self.max_inputs - sum(counts)))
+                    chunked.append(runner.tokenizer.chunk(texts[index], own, self.max_inputs - sum(counts)))
                 except VectordError as error:
                     if error.field is not None:  # an option
                         raise

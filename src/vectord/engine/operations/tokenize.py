@@ -17,7 +17,7 @@ async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Tas
         began_s = time.perf_counter()
         tokens = await task.pool.run(
             characters(request.inputs),
-            lambda: runner.encoder.tokenize(
+            lambda: runner.tokenizer.tokenize(
                 request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
             ),
         )
@@ -33,6 +33,6 @@ async def decode(target: ModelOrComposite, request: DecodeRequest, task: Task) -
     async with task.use(target.lead) as runner:
         texts = await task.pool.run(
             characters(request.ids),
-            lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
+            lambda: runner.tokenizer.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
         )
     return DecodeResult(model=target.name, texts=texts)

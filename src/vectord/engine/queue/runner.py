@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.housekeeping import GuardedLogger, Housekeeping
 from vectord.schema import AnswerKind, Caller, Float32, Int32, Lane, TextOptions
-from vectord.text.sequence import Encoder, Texts
+from vectord.text.sequence import Encoder, Texts, Tokenizer
 
 logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
@@ -135,6 +135,11 @@ class ModelRunner:
         self.worker.start()
         self._watch_s = min(WATCH_S, forward_timeout_s / 4)
         self._watching = loop.call_later(self._watch_s, self._watch) if forward_timeout_s else None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The encoder, of a network that reads texts."""
+        return cast("Tokenizer", self.encoder)
 
     def embeds(self) -> tuple[set[int], set[int]]:
         """The requests for vectors with queued texts, and those whose texts all run. A composite's request has the same

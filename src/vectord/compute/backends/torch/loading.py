@@ -73,7 +73,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         set_products(tf32=options.tf32)
         if options.device_memory_mib is not None:
             cap_memory(device, options.device_memory_mib)
-    checkpoint = open_checkpoint(spec.weights)
+    checkpoint = open_checkpoint(spec.weights, spec.others)
     varlen = find_varlen(device, dtype)
 
     def make_network(dtype: torch.dtype, *, matrices: EightBits | None = None) -> Network[torch.Tensor]:

@@ -114,6 +114,9 @@ class TorchOps(Ops[Tensor]):
     def scale(self, x: Tensor, factor: float) -> Tensor:
         return x * factor
 
+    def clip(self, x: Tensor, least: float, most: float) -> Tensor:
+        return x.clamp(least, most)
+
     def power(self, x: Tensor, exponent: float) -> Tensor:
         return torch.pow(x, exponent)
 
