@@ -50,12 +50,13 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, Self
 
 _UNCHANGED: Any = object()
+NAME_CHARACTERS = 200  # of a name that is compared with known ones
 _PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)*)\}")
 
 
@@ -364,6 +365,15 @@ def plain_reason(error: BaseException | None) -> str:
             return "not UTF-8"
         error = error.__cause__ or error.__context__
     return "unexpected error"
+
+
+def similar_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` nearly is, in upper or lower case; None if there is none."""
+    from difflib import get_close_matches  # noqa: PLC0415 - few errors need it
+
+    names = {each.lower(): each for each in known}
+    found = get_close_matches(name[:NAME_CHARACTERS].lower(), names, n=1, cutoff=0.8)
+    return names[found[0]] if found else None
 
 
 def installing(extra: str) -> str:

@@ -331,6 +331,13 @@ def test_a_home_may_hold_plain_folders_of_models(nowhere: Path, name: str, insid
     assert resolve(name, offline=True).folder == cached
 
 
+def test_a_name_that_is_almost_known_is_named_in_the_error(nowhere: Path) -> None:
+    """By the catalogue."""
+    assert refusal("bge-smal-en-v1.5", offline=True).endswith("; did you mean BAAI/bge-small-en-v1.5?")
+    assert "did you mean" not in refusal("bge-small-en-v1.5", offline=True)
+    assert "did you mean" not in refusal("maker/model", offline=True)
+
+
 def test_a_cache_named_alone_may_hold_plain_folders(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simple Inference Server's profile sets HF_HUB_CACHE to ./models."""
     monkeypatch.delenv("HF_HOME")

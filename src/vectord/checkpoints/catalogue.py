@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints.spec import Listwise, Pooling, YesNo
+from vectord.errors import similar_name
 
 if TYPE_CHECKING:
     from vectord.schema import AnswerKind  # which imports numpy
@@ -561,6 +562,12 @@ _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
 def find(name: str) -> Entry | None:
     """Return the entry with this name, ignoring case and Ollama's default tag; None if there is none."""
     return _BY_NAME.get(name.lower().removesuffix(":latest"))
+
+
+def hint(name: str) -> str:
+    """Return the end of a message about a model that is not found: the known model that `name` nearly is."""
+    similar = None if find(name) else similar_name(name, _BY_NAME)
+    return f"; did you mean {hub_id_of(similar)}?" if similar else ""
 
 
 def hub_id_of(name: str) -> str:

@@ -87,7 +87,7 @@ def resolve(
         places.append(f"packages have no revision ({package})" if revision else missing)
     raise ModelUnavailable(
         f"model {name}{at} is not on this machine ({'; '.join(places)}) and this command downloads nothing; "
-        "download it once with `vectord pull`, or give the path of its folder"
+        f"download it once with `vectord pull`, or give the path of its folder{catalogue.hint(name)}"
     )
 
 
@@ -224,8 +224,8 @@ def _download(
             return cached
         raise ModelUnavailable(
             f"model {hub_id} is neither a folder with a config.json nor in {cache}, and {error.failure}; a folder may "
-            "also be given by its path"
-        ) from error
+            f"also be given by its path{catalogue.hint(hub_id)}"
+        ) from None
 
 
 def _commit(snapshot: Path) -> str | None:

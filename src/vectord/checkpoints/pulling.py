@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from vectord.checkpoints import catalogue
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
 from vectord.checkpoints.snapshot import needed_files
 from vectord.config.sources import without_password
@@ -263,6 +264,7 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
         raise ModelUnavailable(why) from error
     except errors.RepositoryNotFoundError as error:
         why = f"model {hub_id} is not a folder and not on the hub, or it is private and needs a token (HF_TOKEN)"
+        why += catalogue.hint(hub_id)
         raise ModelUnavailable(why) from error
     except errors.RevisionNotFoundError as error:
         raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error

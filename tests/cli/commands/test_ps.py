@@ -74,6 +74,13 @@ def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[s
         (["ps", "bge-m3"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
         (["ps", "--models", "a,b"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
         (["stop"], "name the models to unload; vectord ps lists them"),
+        *(
+            (
+                [*words, "--url", "http://localhost:1", "--admin-key", "boss"],
+                "--url: the server has its own settings; leave out the other options; --token passes a key",
+            )
+            for words in (["ps"], ["stop", "a"])
+        ),
         (["stop", "a", "--url", "nonsense"], "--url: expected http://HOST:PORT or https://HOST:PORT"),
     ],
     ids=" ".join,

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> 
 
 def test_a_model_that_is_not_found_stops_the_start() -> None:
     """Before the port is bound, not with the first request."""
-    with pytest.raises(ModelUnavailable, match="no-org/nothing is not on this machine"):
+    with pytest.raises(ModelUnavailable, match="no-org/nothing is not on this machine") as refused:
         opened("no-org/nothing", offline=True)
+    assert "".join(traceback.format_exception(refused.value)).count("Traceback") == 1
 
 
 def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

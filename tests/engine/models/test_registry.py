@@ -69,6 +69,18 @@ def test_an_unknown_name_raises_an_error_with_the_served_names():
         registry.named("?")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("bge-n3", " Did you mean bge-m3? "), ("BGE-M3", " Did you mean bge-m3? "), ("secrets", ""), ("b", "")],
+)
+def test_a_name_that_is_almost_served_is_named_in_the_error(name: str, hint: str) -> None:
+    """In any case of its letters; of the models that the caller may see."""
+    registry = Registry([served("a", "bge-m3"), served("secret")], [])
+    with pytest.raises(ModelNotFound) as refused:
+        registry.named(name, frozenset({"a"}))
+    assert refused.value.message.startswith(f"No such model is served here.{hint or ' '}Served: a. ")
+
+
 def test_a_stalled_model_is_reported_as_stalled():
     """In its info, in the states, and in composites with it."""
     registry = Registry([served("a"), served("b")], [CompositeSource("c", {"dense": "a"})])

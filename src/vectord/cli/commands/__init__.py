@@ -82,11 +82,13 @@ INSTEAD_URL = value("--url", "URL", "A running server, instead of this machine."
 def running_server(line: CommandLine, url: str | None, token: str | None) -> Iterator[ProbedServer]:
     """The server at `url`, or the one that runs on this machine with the settings of the command line.
 
-    The latter gets the strongest key of the settings. Raises ConfigError if no server answers.
+    The latter gets the strongest key of the settings. Raises ConfigError if no server answers, and for settings of a
+    server at `url`.
     """
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     if url is not None:
+        _check_for_server(line)
         server = ProbedServer(check_url(url, "--url"), token, ANSWER_TIMEOUT_S, cacert())
     else:
         require_url()
@@ -108,9 +110,14 @@ def names_for_server(line: CommandLine, url: str | None, token: str | None) -> l
             raise ConfigError("--token: belongs to --url")
         require_url()
         return None
-    if line.options.keys() - line.model_options:
-        raise ConfigError("--url: the server has its own settings; leave out the other options")
+    _check_for_server(line)
     return [name.removesuffix(":latest") for name in line.named_models]
+
+
+def _check_for_server(line: CommandLine) -> None:
+    """Raises ConfigError for options that a server at --url does not see."""
+    if line.options.keys() - line.model_options:
+        raise ConfigError("--url: the server has its own settings; leave out the other options; --token passes a key")
 
 
 def answers_about(

@@ -213,9 +213,9 @@ OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's 
 
 # Decoders that are neither BERT's kind nor Qwen's, so that no setting of lengths applies to them.
 _OTHER_DECODERS = frozenset(
-    {"bidirectional_pplx_qwen3", "embedding_gemma2", "embedding_gemma2_text", "gemma", "gemma2", "gemma3_text", "lfm2"}
-    | {"lfm2_bidirectional", "llama", "llama_bidirec", "minicpm", "ministral3", "ministral3_bidirec", "mistral"}
-    | {"qwen3_bidirec"}
+    {"bidirectional_pplx_qwen3", "bigemma3_text", "biqwen3", "embedding_gemma2", "embedding_gemma2_text", "gemma"}
+    | {"gemma2", "gemma3_text", "lfm2", "lfm2_bidirectional", "llama", "llama_bidirec", "minicpm", "ministral3"}
+    | {"ministral3_bidirec", "mistral", "qwen3_bidirec"}
 )
 
 
@@ -248,7 +248,7 @@ def read_facts(
             allow_unknown=config.allow_unknown_config,
         )
     except ModelUnavailable as error:
-        raise UnreadableModel(error.message) from error
+        raise UnreadableModel(error.message) from None
     if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
         further = [file for each in (spec.query, spec.images) if each for file in (*each.weights, each.tokenizer)]

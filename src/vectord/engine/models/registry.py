@@ -17,15 +17,23 @@ from msgspec.structs import replace
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend
 from vectord.engine.queue.runner import ModelRunner
-from vectord.errors import ModelCannot, ModelFailed, ModelNotFound, ModelUnavailable, Unavailable, VectordError
+from vectord.errors import (
+    ModelCannot,
+    ModelFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    Unavailable,
+    VectordError,
+    similar_name,
+)
 from vectord.schema import VECTOR_KINDS, AnswerKind, ModelInfo, TextOptions, VectorKind
 from vectord.text.sequence import Encoder
 
 State: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
 REASON_CHARACTERS = 500  # of a failure; device libraries write pages
 NOT_SERVED = (
-    "No such model is served here. Served: {served}. The option --model-aliases NAME=MODEL serves a model under a "
-    "further name."
+    "No such model is served here.{hint} Served: {served}. The option --model-aliases NAME=MODEL serves a model under "
+    "a further name."
 )
 
 
@@ -327,8 +335,11 @@ class Registry:
         """Raises ModelNotFound, which lists the served names."""
         target = self.served_as(name, allowed)
         if target is None:
-            names = ", ".join(target.name for target in self.seen_by(allowed)) or "none"
-            raise ModelNotFound(NOT_SERVED, field="model", served=names)
+            seen = self.seen_by(allowed)
+            similar = similar_name(name, [known for known, target in self._by_name.items() if target in seen])
+            hint = f" Did you mean {similar}?" if similar else ""
+            names = ", ".join(target.name for target in seen) or "none"
+            raise ModelNotFound(NOT_SERVED, field="model", served=names, hint=hint)
         return target
 
     def adapter_in(self, name: str | None) -> tuple[str, str] | None:
