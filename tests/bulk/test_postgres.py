@@ -184,8 +184,11 @@ async def test_a_shorter_text_leaves_no_old_chunks(
     )
     assert database.execute(wrong).fetchone() == (0,)
     await run_job(write_input(tmp_path / "in.jsonl", rows), **options(server, chunk=ChunkOptions(max_tokens=9)))
-    with pytest.raises(ConfigError, match="no unique or exclusion constraint"):
+    with pytest.raises(ConfigError, match="docs has chunks; set --chunk, or name a new one"):
         await run_job(source, **options(server))
+    await run_job(source, **options(server, "others"))
+    with pytest.raises(ConfigError, match="others has whole texts; leave out --chunk, or name a new one"):
+        await run_job(source, **options(server, "others", chunk=CHUNK))
 
 
 async def test_a_row_with_a_failed_chunk_is_tried_again(

@@ -78,6 +78,10 @@ class Handler(BaseHTTPRequestHandler):
         if points == ["points", "delete"]:
             client.delete(collection, models.PointIdsList.model_validate_json(body))
             return 200, {"operation_id": 0, "status": "completed"}
+        if points == ["points", "scroll"]:
+            asked = models.ScrollRequest.model_validate_json(body)
+            found, _ = client.scroll(collection, limit=asked.limit, with_payload=asked.with_payload)
+            return 200, {"points": [record.model_dump(mode="json") for record in found]}
         if self.command == "POST":
             sought = models.PointRequest.model_validate_json(body)
             found = client.retrieve(collection, sought.ids, sought.with_payload, bool(sought.with_vector))
@@ -182,6 +186,24 @@ def test_a_shorter_text_leaves_no_old_chunks(qdrant: Qdrant, source: Path) -> No
         assert point.id == str(uuid5(NAMESPACE_OID, f"{point.payload['id']}#{point.payload['chunk']}"))
     found = {id_: "".join(chunks[number] for number in sorted(chunks)) for id_, chunks in texts.items()}
     assert found == {str(row["id"]): row["text"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["--chunk", "20"], [], "has chunks; set --chunk, or name a new one"),
+        ([], ["--chunk", "20"], "has whole texts; leave out --chunk, or name a new one"),
+    ],
+    ids=["whole texts after chunks", "chunks after whole texts"],
+)
+def test_chunks_and_whole_texts_do_not_mix(
+    qdrant: Qdrant, source: Path, first: list[str], second: list[str], message: str
+) -> None:
+    """Their points have different ids, so neither would replace the other."""
+    summary(bulk(qdrant, source, MODEL, *first))
+    done = bulk(qdrant, source, MODEL, *second)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
 
 
 def test_vectors_of_two_prefixes_share_a_point(qdrant: Qdrant, source: Path) -> None:

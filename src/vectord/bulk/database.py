@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from mmap import mmap
@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from vectord.bulk.embedder import ModelFacts
-from vectord.bulk.job import ERROR, FINGERPRINT, BulkFailed, BulkJob, Manifest, RetryLater
+from vectord.bulk.job import CHUNK_COLUMNS, ERROR, FINGERPRINT, BulkFailed, BulkJob, Manifest, RetryLater
 from vectord.bulk.outputs import BulkOutput, VectorWidths
 from vectord.bulk.rows import EmbeddedRows, RowKey, Rows, chunk_columns, each_row, errors_of, first_rows, numbers_of
 from vectord.errors import ConfigError
@@ -87,6 +87,7 @@ class DatabaseOutput(BulkOutput):
             raise ConfigError(f"--id-column: IN has no column {self._id!r}")
         added = {self._job.name_of(kind): [""] for kind in (*self._job.kinds, *self._error_column)}
         chunks: dict[str, Sequence[Any]] = {self._job.name_of(name): [0] for name in self._job.chunk_columns}
+        self._check_chunks(columns)
         self._add_columns({self._id: [UUID(int=0)], **columns, **chunks, **added, self._fingerprint_name: [""]})
         return rows
 
@@ -177,6 +178,19 @@ class DatabaseOutput(BulkOutput):
         elif id_ in (None, ""):
             raise BulkFailed(f"Row {number}, counted from 0: `{self._id}` is empty")
         return RowKey(id_, hashlib.blake2b(self._salt + encoded, digest_size=16).hexdigest())
+
+    def _check_chunks(self, columns: Collection[str]) -> None:
+        """Raises ConfigError if the entries of an earlier job are chunks and those of this one are not, or the reverse:
+        it would replace none of them."""
+        stored = set(self._stored_columns()).difference(columns)
+        has_chunks = stored.issuperset(map(self._job.name_of, CHUNK_COLUMNS))
+        if self._fingerprint_name in stored and has_chunks != (self._job.chunk is not None):
+            content = "chunks; set --chunk" if has_chunks else "whole texts; leave out --chunk"
+            raise ConfigError(f"OUT: {self.name} has {content}, or name a new one")
+
+    @abstractmethod
+    def _stored_columns(self) -> Iterable[str]:
+        """The names of the columns of a table, or of any entry of a collection; none if there is none."""
 
     def _add_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """columns: names -> the values of the first rows, or the name of the Arrow type.

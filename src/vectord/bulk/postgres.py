@@ -77,6 +77,9 @@ class PostgresOutput(DatabaseOutput):
         if self._connection is not None:
             self._connection.close()
 
+    def _stored_columns(self) -> Iterable[str]:
+        return self._existing
+
     def _add_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
         for name in columns:
             if name in SYSTEM_COLUMNS or not 0 < len(name.encode()) <= MAX_NAME_BYTES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -62,6 +63,13 @@ class QdrantOutput(DatabaseOutput):
         params = found["config"]["params"]
         self._vectors = {**(params.get("vectors") or {}), **(params.get("sparse_vectors") or {})}
         return True
+
+    def _stored_columns(self) -> Iterable[str]:
+        if not self._exists:
+            return ()
+        body = orjson.dumps({"limit": 1, "with_payload": True})
+        found = self._before_start(lambda: self._call("POST", f"{self._collection}/points/scroll", body))
+        return chain.from_iterable(_payloads(found["points"]))
 
     def _add_vector(self, kind: str, width: int) -> None:
         name = self._job.name_of(kind)
