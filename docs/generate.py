@@ -259,6 +259,8 @@ MEASURED: Mapping[str, Any] = tomllib.loads((ROOT / "docs/families.toml").read_t
 COMPARED = {
     "bert": "transformers; sentence-transformers with all-MiniLM-L6-v2 and a SPLADE model",
     "bidirectional_pplx_qwen3": "transformers' Qwen3 without the causal mask",
+    "bigemma3_text": "transformers' bidirectional Gemma 3",
+    "biqwen3": "transformers' Qwen3 without the causal mask",
     "clip_text_model": "transformers; model_type clip",
     "colmodernvbert": "transformers, images with its processor for PIL",
     "colpali": "transformers, images with its processor for PIL",

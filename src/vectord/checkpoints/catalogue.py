@@ -199,6 +199,7 @@ _modernbert = partial(Entry, model_type="modernbert", max_tokens=8192, pooling="
 _bekko = partial(_modernbert, dimensions=384, pooling="mean", matryoshka=(64, 128, 256, 384))
 _lateon = partial(_colbert, model_type="modernbert", dimensions=128)
 _ettin_reranker = partial(_reranker, model_type="modernbert", max_tokens=7999)
+_bidirlm = partial(Entry, model_type="biqwen3", pooling="mean")
 _nemotron3 = partial(Entry, model_type="ministral3_bidirec", max_tokens=32_768, pooling="mean")
 
 
@@ -326,6 +327,16 @@ CATALOGUE: tuple[Entry, ...] = (
     _qwen3_reranker("Qwen/Qwen3-Reranker-8B"),
     # Derived from Qwen3 and Qwen3.5
     _qwen3_reranker("nlpai-lab/KURE-Reranker-base", max_tokens=8192),
+    _judge(
+        "Querit/Querit-4B",
+        max_tokens=4096,
+        yes_no=YesNo(
+            prefix="",
+            body="{instruction} Query: {query}; Content: {document}",
+            suffix="[CLS]",
+            instruction="Judge whether the Content meets the requirements based on the Query.",
+        ),
+    ),
     _prism("infgrad/Prism-Qwen3.5-Reranker-0.8B"),
     _prism("infgrad/Prism-Qwen3.5-Reranker-2B"),
     _prism("infgrad/Prism-Qwen3.5-Reranker-4B"),
@@ -369,6 +380,10 @@ CATALOGUE: tuple[Entry, ...] = (
     _judge("BAAI/bge-reranker-v2-gemma", model_type="gemma", max_tokens=8192, yes_no=_BGE_JUDGE),
     _judge("BAAI/bge-reranker-v2-minicpm-layerwise", model_type="minicpm", max_tokens=2048, yes_no=_BGE_LAYERWISE),
     Entry("dmis-lab/UltraBERT-Embed-150M", model_type="ultrabert", dimensions=768, max_tokens=32_768, pooling="last"),
+    _bidirlm("BidirLM/BidirLM-270M-Embedding", model_type="bigemma3_text", dimensions=640),
+    _bidirlm("BidirLM/BidirLM-0.6B-Embedding", dimensions=1024),
+    _bidirlm("BidirLM/BidirLM-1B-Embedding", model_type="bigemma3_text", dimensions=1152),
+    _bidirlm("BidirLM/BidirLM-1.7B-Embedding", dimensions=2048),
     # Liquid
     Entry("LiquidAI/LFM2.5-Embedding-350M", model_type="lfm2", dimensions=1024, max_tokens=512, pooling="cls"),
     _colbert("LiquidAI/LFM2.5-ColBERT-350M", model_type="lfm2", dimensions=128),

@@ -33,6 +33,7 @@ STATIC = "static"  # the model_type and architecture of static models
 STATIC_MODULE = "StaticEmbedding"
 # The class of jina-embeddings-v5-text: a network, an adapter for each task, and its last token, in one module.
 TASKS_CLASS = "JinaEmbeddingsV5Model"
+ANSWERS_CLASS = "MLQwen3Model"  # of Querit-4B: a Qwen3 with a head of two answers
 LIST_CLASS = "JinaForRanking"  # of the listwise rerankers jina-reranker-v3 and v3.5
 WIDTH_LIMIT = 2**20
 

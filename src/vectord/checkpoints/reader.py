@@ -27,6 +27,7 @@ from vectord.checkpoints.files.read import OPTION, read_settings
 from vectord.checkpoints.fingerprint import files_of, fingerprint
 from vectord.checkpoints.folder import (
     ADAPTER,
+    ANSWERS_CLASS,
     LIST_CLASS,
     STATIC,
     ModelFolder,
@@ -277,7 +278,7 @@ def _kind_of(folder: ModelFolder) -> ModelKind:
         return "listwise"
     if folder.modules or folder.is_saved_as("HF_ColBERT"):
         return "colbert"
-    if folder.is_saved_as("ForSequenceClassification") or has_layer_heads(folder):
+    if any(map(folder.is_saved_as, ("ForSequenceClassification", ANSWERS_CLASS))) or has_layer_heads(folder):
         return "classify"
     if folder.is_saved_as("ForCausalLM") and is_yes_no(folder):
         return "yes-no"

@@ -161,6 +161,17 @@ def test_nemotrons_rerankers_read_question_and_passage(name: str, folder: Path) 
     assert (yes_no.token_ids, yes_no.shares_prefix) == (None, False)
 
 
+@pytest.mark.parametrize("name", ["Querit/Querit-4B", "my/tuned-reranker"])
+def test_a_head_of_two_answers_is_recognized_by_its_class(name: str, folder: Path) -> None:
+    """As Querit's own code for MTEB reads a pair: its question, and a token at the end whose state the head reads."""
+    spec = spec_of(write_judge(folder, architecture="MLQwen3Model"), name=name)
+    assert (spec.outputs, spec.labels, spec.score_activation) == ({"scores"}, ("LABEL_0",), "tanh")
+    assert spec.yes_no is not None
+    body = spec.yes_no.body.format(instruction=spec.yes_no.instruction, query="Q", document="D")
+    asked = "Judge whether the Content meets the requirements based on the Query. Query: Q; Content: D[CLS]"
+    assert spec.yes_no.prefix + body + spec.yes_no.suffix == asked
+
+
 @pytest.mark.parametrize("name", ["BAAI/bge-reranker-v2-minicpm-layerwise", "my/tuned"])
 def test_a_layerwise_reranker_is_recognized_by_its_class(name: str, folder: Path) -> None:
     """Its heads give the score, so no answer has an id; the words around the pair are BAAI's."""

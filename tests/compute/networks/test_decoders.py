@@ -192,6 +192,18 @@ def test_a_nemotron_reranker_pools_and_divides(tmp_path: Path, pooling: str, tem
     assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
 
 
+def test_the_score_of_a_head_of_two_answers_is_the_difference_of_their_probabilities(tmp_path: Path) -> None:
+    """Querit's own class over Qwen3, in plain torch: two logits after the last token. The activation is tanh."""
+    folder, texts = write("qwen3", tmp_path), random_texts(LENGTHS)
+    generator = torch.Generator().manual_seed(1)
+    head = {"head.weight": torch.randn(2, 32, generator=generator), "head.bias": torch.randn(2, generator=generator)}
+    save_file({**load_file(folder / "model.safetensors"), **head}, folder / "model.safetensors", {"format": "pt"})
+    last = torch.from_numpy(reference(folder, texts)[np.cumsum([len(text) for text in texts]) - 1])
+    no, yes = torch.softmax(last @ head["head.weight"].double().mT + head["head.bias"].double(), dim=1).mT
+    spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("LABEL_0",))
+    assert_same(np.tanh(run(spec, pack_texts(*texts), "scores")["scores"][:, 0]), (yes - no).numpy())
+
+
 @pytest.mark.parametrize("layer", [2, 3])
 def test_a_layerwise_reranker_ends_after_the_chosen_layer(tmp_path: Path, layer: int) -> None:
     """The head of that layer reads its last token. Tensors of later layers are no part of the network."""

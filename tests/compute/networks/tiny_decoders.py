@@ -139,6 +139,7 @@ def reference(folder: Path, texts: Texts, change: Callable[[Any], Any] | None = 
 # Model types of model repositories: their class, and transformers' name of the same network with a causal mask.
 BIDIRECTIONAL: Mapping[str, tuple[str, str]] = {
     "bidirectional_pplx_qwen3": ("PPLXQwen3Model", "qwen3"),
+    "biqwen3": ("BiQwen3Model", "qwen3"),
     "lfm2_bidirectional": ("Lfm2BidirectionalModel", "lfm2"),
     "llama_bidirec": ("LlamaBidirectionalModel", "llama"),
     "qwen3_bidirec": ("Qwen3BidirectionalModel", "qwen3"),
@@ -175,6 +176,24 @@ def bidirectional_reference(folder: Path, texts: Texts, *, name: str) -> np.ndar
     change_config(folder, model_type=BIDIRECTIONAL[name][1], is_causal=False)
     try:
         return reference(folder, texts, centre_convolutions if name == "lfm2_bidirectional" else None)
+    finally:
+        (folder / "config.json").write_text(saved)
+
+
+def write_bidirlm(folder: Path) -> Path:
+    own = {"model_type": "bigemma3_text", "architectures": ["BiGemma3TextModel"]}
+    return change_config(write("gemma3_text", folder), **own, use_bidirectional_attention=None)
+
+
+def bidirlm_reference(folder: Path, texts: Texts) -> np.ndarray:
+    """Last hidden states, (T, H), of transformers' Gemma 3, which is causal by default, with a narrower window then."""
+    saved = (folder / "config.json").read_text()
+    own = json.loads(saved)
+    causal = own.get("use_bidirectional_attention") is False
+    own["sliding_window"] += causal
+    change_config(folder, **{**own, "model_type": "gemma3_text", "use_bidirectional_attention": not causal})
+    try:
+        return reference(folder, texts)
     finally:
         (folder / "config.json").write_text(saved)
 
@@ -237,6 +256,7 @@ CASES: dict[str, Case] = {
     "embedding_gemma2": Case(
         write_embedding_gemma2, reference, {"hidden_size": CONFIGS["embedding_gemma2_text"]["embedding_dim"]}
     ),
+    "bigemma3_text": Case(write_bidirlm, bidirlm_reference),
     "minicpm": Case(write_minicpm, minicpm_reference),
     **{model_type.replace("-", "_"): Case(partial(write, model_type), reference) for model_type in CONFIGS},
     **{

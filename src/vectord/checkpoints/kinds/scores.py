@@ -19,6 +19,7 @@ from vectord.checkpoints.checkpoint import find_tensor, tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
 from vectord.checkpoints.folder import (
+    ANSWERS_CLASS,
     ModelFolder,
     chain_width,
     pooled_width,
@@ -41,6 +42,7 @@ _Labels = Annotated[dict[str, _Label], Meta(min_length=1, max_length=LABELS_LIMI
 _MODULAR = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order, and a Dense in the end"
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
 _LAYERWISE = "BAAI/bge-reranker-v2-minicpm-layerwise"
+_QUERIT = "Querit/Querit-4B"
 _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
 # The start of the original's question; conversions keep it in their chat template.
 _QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
@@ -57,7 +59,8 @@ _PROBLEMS: Mapping[str, ScoreActivation] = {
 
 def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Add the labels of a classifier or cross-encoder."""
-    labels = ("LABEL_0",) if has_layer_heads(folder) else _labels(folder)
+    has_answers = folder.is_saved_as(ANSWERS_CLASS)
+    labels = ("LABEL_0",) if has_layer_heads(folder) or has_answers else _labels(folder)
     # A Qwen3-Reranker that was converted to a classifier still needs the words around the pair.
     template = _find_template(folder) if len(labels) == 1 else None
     _refuse_prompt(folder, spec, template)
@@ -65,7 +68,7 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         spec,
         outputs=frozenset({"scores"}),
         labels=labels,
-        score_activation=_score_activation(folder, labels=len(labels)),
+        score_activation="tanh" if has_answers else _score_activation(folder, labels=len(labels)),
         yes_no=template,
         caps_query=_caps_query(folder),
     )
@@ -279,6 +282,8 @@ def _find_template(folder: ModelFolder) -> YesNo | None:
         return _check_question(folder, _template_of(_ORIGINAL))
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
+    if folder.is_saved_as(ANSWERS_CLASS):
+        return _template_of(_QUERIT)
     if folder.model_type == "qwen3":
         chat_template = read_chat_template(folder)
         if "rerank" in folder.name or (chat_template is not None and _QUESTION in chat_template.text):

@@ -33,7 +33,7 @@ WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 # Every token attends to all, whatever the config says: transformers' EuroBERT, and classes of model repositories.
 BIDIRECTIONAL = frozenset(
-    {"bidirectional_pplx_qwen3", "embedding_gemma2_text", "eurobert", "llama_bidirec", "ministral3_bidirec"}
+    {"bidirectional_pplx_qwen3", "biqwen3", "embedding_gemma2_text", "eurobert", "llama_bidirec", "ministral3_bidirec"}
     | {"qwen3_bidirec", "ultrabert"}
 )
 
@@ -41,6 +41,7 @@ BIDIRECTIONAL = frozenset(
 HARMLESS: Mapping[str, Harmless] = {
     **harmless("speed and memory only", "pretraining_tp"),
     **harmless("the usual order of rotated pairs", "rope_interleaved", False),
+    **harmless("only classifiers read it", "classifier_pooling clf_pooling"),
     **harmless("NVIDIA's classifiers read it; of embeddings, the usual pooling", "pooling", "avg"),
 }
 

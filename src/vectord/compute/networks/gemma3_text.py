@@ -1,4 +1,6 @@
-"""`model_type: gemma3_text`: EmbeddingGemma. Names as in transformers/models/gemma3/modeling_gemma3.py.
+"""`model_type: gemma3_text` (EmbeddingGemma) and `bigemma3_text` (BidirLM), which is bidirectional by default.
+
+Names as in transformers/models/gemma3/modeling_gemma3.py.
 
 Differences from Llama: norms also after each half of a layer, norm weights stored as difference from 1, and two
 kinds of layers. Most attend to a window, with fast rotary positions; some attend to all, with slow ones.
@@ -21,6 +23,8 @@ from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
 classifier = decoder.classifier
+
+BIDIRLM = "bigemma3_text"
 
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
@@ -58,19 +62,21 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     spec = decoder.read_spec(config, activation_key="hidden_activation")
     return replace(
         spec,
-        causal=not facts.flag(config, "use_bidirectional_attention", False),
+        causal=not facts.flag(config, "use_bidirectional_attention", config["model_type"] == BIDIRLM),
         attention_scale=facts.size(config, "query_pre_attn_scalar", 256) ** -0.5,
         word_scale=spec.hidden_size**0.5,
     )
 
 
 def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
-    """AttentionSpec.window of each layer: as for others if causal; else half of sliding_window on each side."""
+    """AttentionSpec.window of each layer: half of sliding_window on each side; if causal, as for others, and one more
+    for BidirLM."""
     usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
     sliding = read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
     if not any(sliding):
         return (None,) * spec.layers
-    window = decoder.read_window(config, causal=True) if spec.causal else facts.size(config, "sliding_window") // 2
+    window = facts.size(config, "sliding_window")
+    window = window // 2 if not spec.causal else window if config["model_type"] == BIDIRLM else window - 1
     return tuple(window if slides else None for slides in sliding)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vectord.checkpoints.config_keys import Harmless, harmless
+from vectord.checkpoints.config_keys import Harmless
 from vectord.checkpoints.spec import Pooling
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
@@ -22,10 +22,7 @@ head_rows = decoder.head_rows
 
 _POOLINGS: Mapping[str, Pooling] = {"avg": "mean", "cls": "cls", "last": "last"}  # NVIDIA's names
 
-HARMLESS: Mapping[str, Harmless] = {
-    **decoder.HARMLESS,
-    **harmless("only classifiers read it", "classifier_pooling clf_pooling"),
-}
+HARMLESS: Mapping[str, Harmless] = decoder.HARMLESS
 HARMLESS_TENSORS: Collection[HarmlessTensors] = (
     *decoder.HARMLESS_TENSORS,
     HarmlessTensors("the layer before EuroBERT's classifier", r"dense\.(weight|bias)", unless="scores"),

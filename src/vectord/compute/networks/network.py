@@ -17,7 +17,7 @@ from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
-from vectord.checkpoints.folder import LIST_CLASS, TASKS_CLASS
+from vectord.checkpoints.folder import ANSWERS_CLASS, LIST_CLASS, TASKS_CLASS
 from vectord.checkpoints.quantized import expand
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
@@ -33,6 +33,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "albert": ("albert", "Albert"),
     "bert": ("bert", "Bert"),
     "bidirectional_pplx_qwen3": ("qwen2", "PPLXQwen3"),
+    "bigemma3_text": ("gemma3_text", "BiGemma3(Text)?"),
+    "biqwen3": ("qwen2", "BiQwen3"),
     "camembert": ("roberta", "Camembert"),
     "clip_text_model": ("clip", "CLIP"),
     "clip_vision_model": ("clip", "CLIP"),
@@ -82,7 +84,9 @@ _CLASS_SUFFIXES = (
     "|ForTokenClassification|ForQuestionAnswering"
 )
 # Custom classes that we support.
-_CUSTOM_CLASSES = frozenset({"HF_ColBERT", LIST_CLASS, TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"})
+_CUSTOM_CLASSES = frozenset(
+    {"HF_ColBERT", ANSWERS_CLASS, LIST_CLASS, TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"}
+)
 
 
 class Network(Generic[T]):

@@ -1,5 +1,5 @@
-"""`model_type: qwen2` and `qwen3`: GTE-Qwen2, Qwen2.5, Qwen3-Embedding, Qwen3-Reranker; two names of a bidirectional
-Qwen3, pplx-embed's and Giga-Embeddings'.
+"""`model_type: qwen2` and `qwen3`: GTE-Qwen2, Qwen2.5, Qwen3-Embedding, Qwen3-Reranker; three names of a bidirectional
+Qwen3, those of pplx-embed, Giga-Embeddings and BidirLM.
 
 Names as in transformers/models/qwen2/modeling_qwen2.py and qwen3/modeling_qwen3.py. Qwen3 normalizes each head's query
 and key, and has biases only if the config says so.
@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
+from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import read_sliding
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import WeightReader
+from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Ops, T
 
-classifier = decoder.classifier
 head_rows = decoder.head_rows
 masked_lm = decoder.masked_lm
 
@@ -49,3 +51,15 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         rotary=decoder.read_decoder_rotary(config, spec),
     )
     return decoder.load_decoder(spec, family, weights, ops)
+
+
+def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
+    """Return the usual head; Querit's has the logits of "no" and "yes", and half their difference is returned: its tanh
+    is the difference of their probabilities, which is Querit's score."""
+    if "head.weight" not in weights:
+        return decoder.classifier(config, weights, ops, labels)
+    half = np.array([[-0.5, 0.5]], np.float32)
+    rows = half @ weights.array("head.weight", 2, facts.size(config, "hidden_size"))
+    bias = half @ weights.array("head.bias", 2)
+    row = Linear(weights.constant("head.weight", rows), weights.constant("head.bias", bias))
+    return Classifier("last", (Projection(row),))

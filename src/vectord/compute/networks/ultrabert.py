@@ -21,7 +21,6 @@ from vectord.errors import ModelUnavailable
 HARMLESS: Mapping[str, Harmless] = {
     **decoder.HARMLESS,
     **harmless("only heads over the vocabulary read it", "prediction_head_size"),
-    **harmless("only classifiers read it", "classifier_pooling"),
     **harmless("attention_windows replaces it, or no layer slides", "sliding_window"),
     **harmless("rope_parameters replaces it", "rope_theta"),
 }
