@@ -22,8 +22,8 @@ from transformers import AutoModel
 
 LORA: dict[str, Any] = {"r": 4, "lora_alpha": 6, "target_modules": ["query", "value", "dense"]}
 RICH: dict[str, Any] = {
-    "rank_pattern": {"query": 2, "^encoder.layer.1.attention.self.value": 3, "value": 5},
-    "alpha_pattern": {"output.dense": 12, "dense": 3},
+    "rank_pattern": {"query": 2, r"^encoder\.layer\.[1-9]+\.attention\.(self|other)\.value": 3, "value": 5},
+    "alpha_pattern": {"output.dense": 12, ".*dense": 3},
     "use_dora": True,
     "modules_to_save": ["LayerNorm", "key"],
 }

@@ -33,7 +33,9 @@ _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT_CHARACTERS)]
 _Names = Annotated[list[_Name], Meta(max_length=ADAPTERS_LIMIT)]
 _Alpha = Annotated[float, Meta(gt=0, le=1e6)]
 _Rank = Annotated[int, Meta(ge=1, le=RANK_LIMIT)]
-_PATTERN = re.compile(r"\^?[\w.]+")  # regular expressions without repetition
+# Regular expressions of names, without nested repetition, which could take forever.
+_PATTERN = re.compile(r"\^?(?:(?:[\w.]|\\[.d]|\[[\w-]+\])[*+]?|[()|])+\$?")
+_REPETITIONS_LIMIT = 2
 
 # xlm-roberta-flash saves a layer's weight as `original`, with the stacked A and B of all tasks next to it.
 _ORIGINAL = ".parametrizations.weight.original"
@@ -105,9 +107,10 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset(),
     rank, alpha = config.whole("r", 8, most=RANK_LIMIT), config.value("lora_alpha", _Alpha, 8.0)
     rank_stabilized, dora = config.flag("use_rslora", False), config.flag("use_dora", False)
     whole: list[str] = config.value("modules_to_save", _Names, [])
-    if (dora or whole) and not is_merged:
-        key = "use_dora" if dora else "modules_to_save"
-        raise ModelUnavailable(f"{config.path}: {key} is supported in an adapter of all texts, not in one of requests")
+    if whole and not is_merged:
+        raise ModelUnavailable(
+            f"{config.path}: modules_to_save is supported in an adapter of all texts, not in one of requests"
+        )
     ranks, alphas = _by_pattern(config, "rank_pattern", _Rank), _by_pattern(config, "alpha_pattern", _Alpha)
     includes = _targets(config)
     refuse_null(config, "alpha_pattern bias init_lora_weights lora_alpha rank_pattern")
@@ -149,11 +152,26 @@ def _by_pattern(config: Settings, key: str, kind: Any) -> Callable[[str, Any], A
     Source: peft's get_pattern_key.
     """
     values: dict[str, Any] = config.value(key, dict[_Name, kind], {})
-    for pattern in values:
-        if not _PATTERN.fullmatch(pattern):  # others could take forever
-            raise ModelUnavailable(f"{config.path}: {key} {pattern[:80]!r} is not supported; it must be a layer's name")
-    expressions = {re.compile(rf"(.*\.)?({pattern})"): value for pattern, value in values.items()}
-    return lambda layer, default: next((v for each, v in expressions.items() if each.fullmatch(layer)), default)
+    expressions = {}
+    for pattern, value in values.items():
+        try:
+            expression = re.compile(rf"(.*\.)?({pattern})")
+        except re.error:
+            expression = None
+        repetitions = pattern.count("*") + pattern.count("+")
+        if expression is None or not _PATTERN.fullmatch(pattern) or repetitions > _REPETITIONS_LIMIT:
+            raise ModelUnavailable(
+                f"{config.path}: {key} {pattern[:80]!r} is not supported; it must be a layer's name, or a regular "
+                f"expression with at most {_REPETITIONS_LIMIT} repetitions, none of a group"
+            )
+        expressions[expression] = value
+
+    def value_of(layer: str, default: Any) -> Any:
+        # No model has a layer with a longer name; its adapter is refused later.
+        fitting = () if len(layer) > NAME_LIMIT_CHARACTERS else expressions.items()
+        return next((value for expression, value in fitting if expression.fullmatch(layer)), default)
+
+    return value_of
 
 
 def _targets(config: Settings) -> Callable[[str], bool] | None:

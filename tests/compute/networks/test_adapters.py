@@ -97,6 +97,9 @@ def write_peft(folder: Path, base: Path, layers: Sequence[str], *, seed: int, **
             shapes = ((settings["r"], outputs), (inputs, settings["r"]))
         for name, shape in zip(names, shapes, strict=True):
             tensors[f"base_model.model.{layer}.{name}"] = torch.randn(shape, generator=generator) * 0.2
+        if settings["use_dora"]:
+            lengths = torch.rand(outputs, generator=generator) + 0.5
+            tensors[f"base_model.model.{layer}.lora_magnitude_vector"] = lengths
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(settings))
@@ -110,7 +113,8 @@ def merged_states(
     text: Sequence[int],
     reference: Callable[[Path, Texts], np.ndarray] = CASES["bert"].reference,
 ) -> np.ndarray:
-    """The states of one text by transformers, with the adapter in the weights: W + B A * scale."""
+    """The states of one text by transformers, with the adapter in the weights: W + B A * scale; with DoRA, each row has
+    the length of the file."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
     shutil.copytree(base, scratch)
@@ -119,6 +123,9 @@ def merged_states(
         layer, _, side = name.removeprefix("base_model.model.").rpartition(".lora_")
         if side == "A.weight":
             weights[f"{layer}.weight"] += changes[name.replace("lora_A", "lora_B")] @ a * scale
+            lengths = changes.get(name.replace("lora_A.weight", "lora_magnitude_vector"))
+            if lengths is not None:
+                weights[f"{layer}.weight"] *= (lengths / weights[f"{layer}.weight"].norm(dim=1))[:, None]
         if side == "embedding_A":
             weights[f"{layer}.weight"] += (changes[name.replace("_A", "_B")] @ a).T * scale
     save_file(weights, scratch / "model.safetensors", {"format": "pt"})
@@ -151,17 +158,19 @@ FURTHER = ("embeddings.word_embeddings", "encoder.layer.1.intermediate.dense", "
 
 
 def test_adapters_of_other_ranks_and_layers_share_a_batch(bert: Path, tmp_path: Path) -> None:
-    """One of peft's changes attention, the other the words and an MLP too, scaled by the root of its rank."""
+    """One of peft's changes attention, one the words and an MLP too, scaled by the root of its rank, and one is DoRA."""
     folders = [
         write_peft(tmp_path / "a", bert, ATTENTION, seed=1),
         write_peft(tmp_path / "b", bert, (*ATTENTION, *FURTHER), seed=2, r=2, use_rslora=True),
+        write_peft(tmp_path / "c", bert, (*ATTENTION[1:], *FURTHER[1:]), seed=3, r=2, use_dora=True),
     ]
     spec = CASES["bert"].spec(bert, adapters=tuple(read_adapter(folder.name, folder) for folder in folders))
-    got = numpy_answer(spec, TEXTS[:3], adapters=np.array([1, 0, 2], np.int32))
+    got = numpy_answer(spec, TEXTS[:4], adapters=np.array([1, 0, 2, 3], np.int32))
     want = [
         merged_states(bert, folders[0], tmp_path / "first", TEXTS[0]),
         CASES["bert"].reference(bert, [TEXTS[1]]),
         merged_states(bert, folders[1], tmp_path / "second", TEXTS[2]),
+        merged_states(bert, folders[2], tmp_path / "third", TEXTS[3]),
     ]
     np.testing.assert_allclose(got, np.concatenate(want), atol=1e-5)
 

@@ -381,8 +381,12 @@ class Transformer(Generic[T]):
 
     def _changed(self, y: T, low: T, change: LowRank[T], batch: LayerInputs[T]) -> T:
         """y (T, O) with what each row's adapter adds to it. low (T, R): the rows in all ranks."""
-        ops = self._ops
-        return ops.add(y, ops.product(ops.multiply(low, batch.gates[id(change.gates)]), change.up))
+        ops, adapters = self._ops, batch.tokens.adapters
+        y = ops.add(y, ops.product(ops.multiply(low, batch.gates[id(change.gates)]), change.up))
+        if change.factors is None or adapters is None:
+            return y
+        y = ops.multiply(y, ops.embed(change.factors, adapters))
+        return y if change.biases is None else ops.add(y, ops.embed(change.biases, adapters))
 
     def _add_norm(self, x: T, addend: T | None, norm: Norm[T] | None) -> tuple[T, T]:
         ops, eps = self._ops, self._spec.norm_eps

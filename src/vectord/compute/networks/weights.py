@@ -134,11 +134,12 @@ class WeightReader(Generic[T]):
         self, name: str, inputs: int, outputs: int, *, bias: bool = True, rows: slice | Int32 | None = None
     ) -> Linear[T]:
         """Return `name.weight` (outputs, inputs) and, if the layer has one, `name.bias` (outputs,); or these rows."""
-        weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
+        weight = self._rows(f"{name}.weight", (outputs, inputs), rows)
+        added = self._rows(f"{name}.bias", (outputs,), rows) if bias else None
         change = None
-        if self._adapters is not None and not isinstance(rows, np.ndarray):
-            change = self._adapters.of_linear(self._prefix + name, inputs, outputs, rows)
-        return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None, change)
+        if self._adapters is not None:
+            change = self._adapters.of_linear(self._prefix + name, weight, added, outputs, rows)
+        return Linear(self._ops.matrix(weight), None if added is None else self._ops.constant(added), change)
 
     def convolution(self, name: str, *shape: int, bias: bool, flat: bool = False) -> Linear[T]:
         """Return a convolution whose steps are as long as its kernel, as the layer of one kernel's numbers in order.
