@@ -61,6 +61,8 @@ from vectord.schema import (
     EmbedResult,
     Input,
     InputKind,
+    MultiVectorOptions,
+    Precision,
     RerankRequest,
     RerankResult,
     TextOptions,
@@ -135,6 +137,10 @@ class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):
 class MultiVectorByType(msgspec.Struct):
     floats: list[list[float]] | UnsetType = msgspec.field(name="float", default=UNSET)
     base64: list[str] | UnsetType = UNSET
+    int8: list[list[int]] | UnsetType = UNSET
+    uint8: list[list[int]] | UnsetType = UNSET
+    binary: list[list[int]] | UnsetType = UNSET
+    ubinary: list[list[int]] | UnsetType = UNSET
 
 
 class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
@@ -214,8 +220,9 @@ def parse_multivectors(body: MultiVectorBody, incoming: Incoming) -> Call:
 
 def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
     types = _types(body)
-    if not {"float", "base64"}.issuperset(_listed(types)):
-        raise InvalidField("{field} of multi-vectors must be float or base64.", field="embedding_type")
+    precision, *further = precisions_of(_listed(types))
+    if further:
+        raise InvalidField("{field} of multi-vectors must be one type, or float and base64.", field="embedding_type")
     if isinstance(body, EmbeddingsBody) and body.normalized is False:
         raise InvalidField("{field} cannot be false for multi-vectors: they have a length of 1.", field="normalized")
     request = EmbedRequest(
@@ -223,8 +230,9 @@ def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
         model=body.model or None,
         text=_text_options(body, kind),
         outputs=frozenset({"colbert"}),
+        colbert=MultiVectorOptions(precision=precision),
     )
-    render = partial(render_multivectors, types, body.dimensions or None)
+    render = partial(render_multivectors, types, precision, body.dimensions or None)
     return Call(request, render, binary=not body.dimensions)
 
 
@@ -300,15 +308,18 @@ def render_embeddings(types: EmbeddingTypes, result: EmbedResult | DocumentsResu
     return _list("embedding", _in_types(types, partial(rows_of_type, dense)), result)
 
 
-def render_multivectors(types: EmbeddingTypes, dimensions: int | None, result: EmbedResult) -> Rendered:
+def render_multivectors(
+    types: EmbeddingTypes, precision: Precision, dimensions: int | None, result: EmbedResult
+) -> Rendered:
     """dimensions: the body's. Raises InvalidField if the vectors, whose width is known only now, have others."""
     matrices = result.colbert
     assert matrices is not None
-    width = matrices[0].shape[1]
-    if dimensions not in (None, width):
+    in_column = 8 if precision in ("binary", "ubinary") else 1  # signs or numbers
+    width = matrices[0].shape[1] * in_column
+    if dimensions is not None and not width - in_column < dimensions <= width:
         template = "{field} must be {limit}: multi-vectors are not cut."
         raise InvalidField(template, field="dimensions", limit=width, given=dimensions)
-    vectors = _in_types(types, lambda kind: [rows_of_type({"float": matrix}, kind) for matrix in matrices])
+    vectors = _in_types(types, lambda kind: [rows_of_type({precision: matrix}, kind) for matrix in matrices])
     return _list("embeddings", vectors, result)
 
 
