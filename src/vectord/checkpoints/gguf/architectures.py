@@ -297,8 +297,9 @@ def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
         return name, architecture
     if architecture.config["model_type"] == "bert" and "cls.weight" not in file.tensors:
         raise ModelUnavailable(
-            f"{path}: no tensor cls.weight: the conversion left out BERT's pooler, and scores without it are not the "
-            "model's; serve the model that the file was made from"
+            f"{path}: no tensor cls.weight: the conversion left out BERT's pooler; llama.cpp gives the first token's "
+            "state to the classifier without it, so its scores are not the model's; serve the model that the file was "
+            "made from"
         )
     classifier = re.sub("(Model|ForCausalLM)$", "ForSequenceClassification", architecture.config["architectures"][0])
     return name, replace(architecture, config={**architecture.config, "architectures": [classifier]})
