@@ -158,7 +158,7 @@ FURTHER = ("embeddings.word_embeddings", "encoder.layer.1.intermediate.dense", "
 
 
 def test_adapters_of_other_ranks_and_layers_share_a_batch(bert: Path, tmp_path: Path) -> None:
-    """One of peft's changes attention, one the words and an MLP too, scaled by the root of its rank, and one is DoRA."""
+    """One of peft's changes attention, one the words and an MLP too, scaled by its rank's root, and one is DoRA."""
     folders = [
         write_peft(tmp_path / "a", bert, ATTENTION, seed=1),
         write_peft(tmp_path / "b", bert, (*ATTENTION, *FURTHER), seed=2, r=2, use_rslora=True),

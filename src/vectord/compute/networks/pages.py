@@ -1,5 +1,5 @@
 """The two networks of models that read pages, `model_type: colmodernvbert` and `colpali`: SigLIP for images, and
-ModernBERT or Gemma for texts with their rows. Names as in transformers/models/modernvbert and paligemma, of all versions.
+ModernBERT or Gemma for texts with their rows. Names as in all versions of transformers/models/modernvbert, paligemma.
 
 config: the text_config, or the vision_config with what checkpoints/kinds/pages.py adds. A block of patches, which are
 adjacent rows here, becomes one row of a text.
