@@ -37,14 +37,31 @@ ScoreKind: TypeAlias = Literal["logit", "probability", "cosine", "maxsim", "dot"
 RerankMethod: TypeAlias = Literal["scores", "dense", "colbert", "sparse", "weighted"]
 
 
+PDF: Literal["application/pdf"] = "application/pdf"
+
+
 class Media(msgspec.Struct, frozen=True):
-    """A file that is not a text: an image."""
+    """A file that is not a text: an image, or a PDF."""
 
     data: bytes
+    type: Literal["image/*", "application/pdf"] = "image/*"
+    page: int | None = None  # of a PDF, counted from 1; None: each page is an input of its own
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether it stands for several inputs."""
+        return self.type == PDF and self.page is None
 
 
 # A text; token ids of the model's own vocabulary; an image; or several of them, joined.
 Input: TypeAlias = str | Media | Sequence[int | str | Media]
+
+
+class InputPage(msgspec.Struct, frozen=True, array_like=True):
+    """The place of an input that was a page of a PDF, or was among PDFs."""
+
+    index: int  # of the file among the inputs of the request
+    page: int | None  # counted from 1; None: the input is no PDF
 
 
 def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
@@ -348,11 +365,12 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Row i belongs to `inputs[i]`. Kinds that were not requested are empty or None."""
+    """Row i belongs to `inputs[i]`, or to `pages[i]`. Kinds that were not requested are empty or None."""
 
     model: str
     fingerprint: str
     usage: Usage
+    pages: Sequence[InputPage] = ()  # of all rows, if one of the inputs is a PDF
     dense: Mapping[Precision, npt.NDArray[np.generic]] = {}  # (N, D); binary: (N, D / 8)
     sparse: Sequence[Sparse] | None = None
     colbert: Sequence[npt.NDArray[np.generic]] | None = None  # (n_i, C) each, rows of length 1; binary: (n_i, C / 8)
@@ -363,7 +381,7 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     sources: Mapping[VectorKind, str] = {}  # the model that made each kind
     lengths: Mapping[str, Sequence[TextLength]] = {}  # by model: each has its own tokenizer
     limits: Mapping[str, int] = {}  # the token limit of each of those models
-    failures: Mapping[int, VectordError] = {}  # by input; its rows have no meaning
+    failures: Mapping[int, VectordError] = {}  # by row, which has no meaning
 
 
 class DocumentChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.models import write_bert
+from tests.pdfs import COLOURS, pdf_of
 from tests.towers import TEXTS, image_of, images, media_of, reference_vectors, write_towers
 
 from vectord import Embedder
@@ -18,7 +19,8 @@ from vectord.config import Config, ModelConfig
 from vectord.engine.models import opening
 from vectord.errors import ConfigError, InvalidField, ModelCannot, TooManyInputs, VectordError
 from vectord.library import embedder as library
-from vectord.schema import EmbedRequest, EmbedResult, Media
+from vectord.schema import PDF, EmbedRequest, EmbedResult, Media
+from vectord.text.pdf import page_image, pages_of
 
 
 @pytest.fixture(scope="module", params=["CLIP", "Siglip", "Siglip2"])
@@ -69,6 +71,35 @@ def test_rows_are_counted_and_answers_cached(folder: Path, embedder: Embedder) -
     assert len(embedder._engine._cache) == cached + 1
     assert np.array_equal(again.dense["float"][0], first.dense["float"][0])
     assert not np.allclose(again.dense["float"][1], first.dense["float"][0])
+
+
+def test_a_pdf_has_a_row_for_each_page(embedder: Embedder, tmp_path: Path) -> None:
+    """In its place among texts and images. A single one gives a matrix; Embeddings have the pages."""
+    (tmp_path / "a.pdf").write_bytes(pdf_of())
+    pages = [page_image(page) for page in pages_of(Media(pdf_of(), type=PDF))]
+    given = ["a fox", tmp_path / "a.pdf", images()[0], pdf_of(COLOURS[:1])]
+    want = embedder.embed(["a fox", *pages, images()[0], pages[0]])
+    np.testing.assert_allclose(embedder.embed(given), want, atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(tmp_path / "a.pdf"), want[1:4], atol=1e-5)
+    assert embedder.embed(pdf_of(COLOURS[:1])).shape == (1, embedder.dimensions)
+    result = answer(embedder, "a fox", Media(pdf_of(), type=PDF), media_of(images()[0]))
+    assert [(row.index, row.page) for row in result.pages] == [(0, None), (1, 1), (1, 2), (1, 3), (2, None)]
+
+
+def test_a_broken_pdf_fails_alone(embedder: Embedder) -> None:
+    """With `partial`; without it, the error has the index of the file, which is not that of its row."""
+    good, broken = Media(pdf_of(), type=PDF), Media(pdf_of()[:200], type=PDF)
+    result = answer(embedder, good, broken, media_of(images()[0]), partial=True)
+    assert {row: error.index for row, error in result.failures.items()} == {3: 1}
+    assert (result.pages[3].index, result.pages[3].page) == (1, None)
+    whole = answer(embedder, good, media_of(images()[0]))
+    np.testing.assert_allclose(result.dense["float"][[0, 1, 2, 4]], whole.dense["float"], atol=1e-6)
+    with pytest.raises(InvalidField, match=r"`texts\[1\]`: the PDF is broken"):
+        embedder.embed([good.data, broken.data])
+    with pytest.raises(InvalidField, match=r"`texts\[1\]` is a broken or truncated image"):
+        embedder.embed([good.data, media_of(images()[0]).data[:200]])
+    with pytest.raises(TooManyInputs, match="at most 100 pages in all"):
+        answer(embedder, good, Media(pdf_of(COLOURS * 33), type=PDF))
 
 
 def test_a_broken_image_fails_alone(embedder: Embedder) -> None:

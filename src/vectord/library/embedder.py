@@ -7,6 +7,7 @@ at once; their texts share batches.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 import sys
@@ -32,6 +33,7 @@ from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import ConfigError, InvalidField, ModelUnavailable, ShuttingDown, VectordError
 from vectord.housekeeping import Housekeeping
 from vectord.schema import (
+    PDF,
     Caller,
     ClassifyRequest,
     ClassifyResult,
@@ -39,6 +41,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     InputKind,
+    InputPage,
     Media,
     MultiVectorOptions,
     Precision,
@@ -54,6 +57,7 @@ from vectord.schema import (
     VectorKind,
     best_first,
 )
+from vectord.text.pdf import SIGNATURE_BYTES, is_pdf, pages_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -61,7 +65,8 @@ if TYPE_CHECKING:
     from vectord.engine.engine import Engine
 
 T = TypeVar("T")
-TextOrImage: TypeAlias = "str | bytes | Path | Image"  # a text, or an image: its file's bytes, its path, or Pillow's
+# A text; or an image or a PDF: the bytes of its file, or its path; or an image of Pillow's.
+TextOrImage: TypeAlias = "str | bytes | Path | Image"
 Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
@@ -77,10 +82,11 @@ _shared: weakref.WeakValueDictionary[str, Embedder] = weakref.WeakValueDictionar
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embeddings:
-    """Vectors of several kinds. Row i belongs to text i; a kind that was not requested is None."""
+    """Vectors of several kinds. Row i belongs to text i, or to `pages[i]`; a kind that was not requested is None."""
 
     model: str
     fingerprint: str  # of the vector space
+    pages: Sequence[InputPage] = field(default=(), repr=False)  # if one of the texts is a PDF: the origin of each row
     dense: Array | None = None  # (N, D)
     sparse: Sequence[Sparse] | None = field(default=None, repr=False)  # token ids and weights
     colbert: Sequence[Array] | None = field(default=None, repr=False)  # (n_i, C) each, one vector per token
@@ -232,7 +238,8 @@ class Embedder:
     ) -> Any:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single text; else Embeddings.
 
-        texts: of a model that reads images, also those: paths, the bytes of files, or Pillow's images.
+        texts: of a model that reads images, also those: paths, the bytes of files, or Pillow's images. A PDF has a row
+            for each of its pages; a single one always gives a matrix.
         outputs: dense, sparse, colbert, tokens; one or several.
         model: one of `models`; default: the first one that makes these outputs.
         kind: query, document, classification or clustering: selects the model's own prompt.
@@ -438,7 +445,7 @@ class Embedder:
             rows = _quantized(found, precision or "float32")
         if output_value == "sentence_embedding" and (convert_to_tensor or not convert_to_numpy):
             rows = _tensor(rows) if convert_to_tensor else list(_tensor(rows))
-        return rows[0] if is_single else rows
+        return rows[0] if is_single and len(rows) == 1 else rows
 
     def encode_query(self, *inputs: Any, **options: Any) -> Any:
         """`encode` with the model's prompt for queries, unless another is given."""
@@ -469,23 +476,27 @@ class Embedder:
         running = asyncio.Semaphore(CONCURRENT_REQUESTS)
         is_text = all(isinstance(text, str) for text in texts)
         size = TEXTS_PER_REQUEST if is_text else IMAGES_PER_REQUEST
+        rows = [] if is_text else await asyncio.to_thread(rows_of, texts)
 
         async def part(start: int) -> EmbedResult:
-            items = texts[start : start + size]
+            stop = start + size
             async with running:
-                inputs = cast("Sequence[str]", items) if is_text else await asyncio.to_thread(_read_items, items)
+                inputs: Sequence[Any] = texts[start:stop]
+                if not is_text:
+                    inputs = await asyncio.to_thread(read_rows, texts, rows[start:stop])
                 try:
                     result = await self._engine.answer(replace(request, inputs=inputs), CALLER)
                 except VectordError as error:
                     if error.field != "inputs":
                         raise
-                    index = None if len(texts) == 1 else start + (error.index or 0)
-                    raise error.at(field="texts", index=index) from error.__cause__
-            advance(len(items))
+                    row = start + (error.index or 0)
+                    raise _placed(error, rows[row].index if rows else row, texts) from error.__cause__
+            advance(len(inputs))
             return cast("EmbedResult", result)
 
-        starts = range(0, len(texts), size)
-        return _joined(await together([part(start) for start in starts]), starts, request)
+        starts = range(0, len(rows or texts), size)
+        found = _joined(await together([part(start) for start in starts]), starts, request)
+        return dataclasses.replace(found, pages=rows) if any(row.page for row in rows) else found
 
     async def _answer(self, request: ClassifyRequest | TokenizeRequest) -> Result:
         try:
@@ -619,8 +630,40 @@ def _items(given: object, name: str) -> tuple[list[TextOrImage], bool]:
     return listed, False
 
 
-def _read_items(items: Sequence[TextOrImage]) -> list[str | Media]:
-    return [item if isinstance(item, str) else Media(_bytes_of(item)) for item in items]
+def rows_of(items: Sequence[TextOrImage]) -> list[InputPage]:
+    """The origin of each row of vectors: a PDF has one for each page. Raises VectordError for a broken PDF, OSError."""
+    rows: list[InputPage] = []
+    for index, item in enumerate(items):
+        if not isinstance(item, bytes | Path) or not is_pdf(_beginning(item)):
+            rows.append(InputPage(index, None))
+            continue
+        try:
+            rows += [InputPage(index, page.page) for page in pages_of(Media(_bytes_of(item), type=PDF))]
+        except VectordError as error:
+            raise _placed(error, index, items) from error.__cause__
+    return rows
+
+
+def read_rows(items: Sequence[TextOrImage], rows: Sequence[InputPage]) -> list[str | Media]:
+    """The inputs of these rows, with the content of their files. Raises OSError."""
+    files = {row.index: _bytes_of(item) for row in rows if not isinstance(item := items[row.index], str)}
+    return [
+        Media(files[row.index], type="image/*" if row.page is None else PDF, page=row.page)
+        if row.index in files
+        else cast("str", items[row.index])
+        for row in rows
+    ]
+
+
+def _beginning(file: bytes | Path) -> bytes:
+    if isinstance(file, bytes):
+        return file
+    with file.open("rb") as opened:
+        return opened.read(SIGNATURE_BYTES)
+
+
+def _placed(error: VectordError, index: int, items: Sequence[Any]) -> VectordError:
+    return error.at(field="texts", index=None if len(items) == 1 else index)
 
 
 def _bytes_of(image: bytes | Path | Image) -> bytes:
@@ -726,7 +769,7 @@ def _without_wrapping(found: Embeddings, request: EmbedRequest, *, is_single: bo
     if request.outputs != {"dense"}:
         return found
     assert found.dense is not None
-    return found.dense[0] if is_single else found.dense
+    return found.dense[0] if is_single and not found.pages else found.dense
 
 
 def _quantized(vectors: Float32, precision: str) -> Array:

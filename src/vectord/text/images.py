@@ -1,4 +1,4 @@
-"""Images to the rows of a network of images: limits, decoding, resizing, and patches.
+"""Images and pages of PDFs to the rows of a network of images: limits, decoding, resizing, and patches.
 
 The threads that tokenize texts call it. Pillow (the extra `images`) is imported on use.
 
@@ -23,7 +23,9 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import ImageProcessor
 from vectord.errors import InvalidField
-from vectord.schema import Features, Float32, Int32, Media, TextLength, TextOptions
+from vectord.schema import PDF, Features, Float32, Int32, Media, TextLength, TextOptions
+from vectord.text.pdf import page_image
+from vectord.text.pdf_process import DPI
 from vectord.text.sequence import ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class ImageEncoder:
 
     def sequences(self, media: Media, image: ImageViews, index: int) -> Texts:
         """The sequences of an image's views; with `merge`, each has a span for each block of patches."""
-        digest, pixels = blake2b(media.data, digest_size=16).digest(), image.width * image.height
+        digest, pixels = digest_of(media), image.width * image.height
         return Texts.join([self._sequence(view, digest, pixels, index) for view in image.views])
 
     def _sequence(self, view: View, digest: bytes, pixels: int, index: int) -> Texts:
@@ -150,13 +152,23 @@ def _in_image(boxes: npt.NDArray[np.float64], view: View, image: ImageViews) -> 
     return (boxes + [view.column - 1, view.row - 1] * 2) / ([image.columns, image.lines] * 2)
 
 
+def digest_of(media: Media) -> bytes:
+    """16 bytes that identify the pixels."""
+    key = b"" if media.page is None else f"{DPI} {media.page}".encode()
+    return blake2b(media.data, digest_size=16, key=key).digest()
+
+
 def decoded(media: Media, index: int | None = None) -> Image:
-    """The image in RGB, turned by EXIF, transparent pixels over white.
+    """The image in RGB, turned by EXIF, transparent pixels over white; of a PDF, its page.
 
     Raises InvalidField, for its size before its pixels are decoded.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - an extra
 
+    if media.type == PDF:
+        page = page_image(media, index)
+        _check_sides(page, index)
+        return page
     if len(media.data) > MAX_BYTES:
         _refuse_size("bytes", MAX_BYTES, len(media.data), index)
     try:
@@ -169,12 +181,10 @@ def decoded(media: Media, index: int | None = None) -> Image:
         raise InvalidField(template, index=index, limit=MAX_PIXELS) from None
     except Exception as problem:  # the decoders raise anything for a broken file
         raise _broken(index) from problem
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        _refuse_size("pixels", MAX_PIXELS, width * height, index)
-    if max(width, height) > MAX_RATIO * min(width, height):
-        template = "{field} is {width} x {height} pixels; one side may be at most {limit} times the other."
-        raise InvalidField(template, index=index, width=width, height=height, limit=MAX_RATIO)
+    pixels = image.width * image.height
+    if pixels > MAX_PIXELS:
+        _refuse_size("pixels", MAX_PIXELS, pixels, index)
+    _check_sides(image, index)
     try:
         image.load()
         with suppress(Exception):  # a broken EXIF block rotates nothing
@@ -185,6 +195,13 @@ def decoded(media: Media, index: int | None = None) -> Image:
         return image.convert("RGB")
     except Exception as problem:
         raise _broken(index) from problem
+
+
+def _check_sides(image: Image, index: int | None) -> None:
+    width, height = image.size
+    if max(width, height) > MAX_RATIO * min(width, height):
+        template = "{field} is {width} x {height} pixels; one side may be at most {limit} times the other."
+        raise InvalidField(template, index=index, width=width, height=height, limit=MAX_RATIO)
 
 
 def views_of(image: Image, processor: ImageProcessor) -> ImageViews:

@@ -21,6 +21,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.multivectors import ColbertForms, check_multivectors, converted, pool_tokens
+from vectord.engine.operations.pages import embed_pages, has_pdf
 from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError, installing
@@ -54,6 +55,17 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     parts = target.parts(request.outputs)
     _check(parts, request, task)
     task.check_count("inputs", len(request.inputs))
+    if has_pdf(request.inputs):
+        return await embed_pages(request, task, partial(_embed, target, parts, task=task))
+    return await _embed(target, parts, request, task)
+
+
+async def _embed(
+    target: ModelOrComposite,
+    parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]],
+    request: EmbedRequest,
+    task: Task,
+) -> EmbedResult:
     space = space_of(target, request.dimensions, request.normalize)
     if not request.outputs:
         usage = usage_of(task, (), request.inputs, NOTHING_RAN)

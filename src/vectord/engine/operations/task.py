@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from vectord.engine.models.registry import UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
-from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, Timings, Usage
+from vectord.schema import PDF, AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, Timings, Usage
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
@@ -136,7 +136,8 @@ class Task(msgspec.Struct):
     ) -> list[T]:
         """`EncoderPool.spread`; counts its time."""
         began_s = time.perf_counter()
-        encoded = await self.pool.spread(inputs, encode, once=once, each=each)
+        pool = self.pool.pages if any(isinstance(one, Media) and one.type == PDF for one in inputs) else self.pool
+        encoded = await pool.spread(inputs, encode, once=once, each=each)
         self.tokenized_s += time.perf_counter() - began_s
         return encoded
 
@@ -261,8 +262,15 @@ class EncoderPool:
         self._long = asyncio.Semaphore(LONG_AT_ONCE)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="vectord-tokenize")
 
+    @cached_property
+    def pages(self) -> EncoderPool:
+        """Threads that wait for pages of PDFs, some of which take seconds: texts do not wait for them."""
+        return EncoderPool(self.workers)
+
     def close(self) -> None:
         """Callers that wait for a thread get Unavailable."""
+        if "pages" in vars(self):
+            self.pages.close()
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 

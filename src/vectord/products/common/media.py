@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import cast
 
 from vectord.errors import InvalidField
-from vectord.schema import Input, Media
+from vectord.schema import PDF, Input, Media
 
 _DATA_URI = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE)
 _PLAIN = str.maketrans("-_", "+/", " \t\r\n")  # the URL-safe alphabet of Google's SDK, and lines
@@ -36,11 +36,22 @@ def read_image(value: object, field: str = "inputs", index: int | None = None) -
     if kind and not kind.lower().startswith("image/"):
         template = "{field} has a file of another kind than an image; this model embeds texts and images only."
         raise InvalidField(template, field=field, index=index)
-    content = value[found.end() :] if found else value
+    return Media(_decoded(value[found.end() :] if found else value, "image", field, index))
+
+
+def read_pdf(value: str, field: str = "inputs", index: int | None = None) -> Media:
+    """The PDF in a data URI or base64, not opened. Raises InvalidField."""
+    found = _DATA_URI.match(value)
+    if found is not None and (found["type"] or PDF).lower() != PDF:
+        raise InvalidField("{field} has a file of another kind than a PDF.", field=field, index=index)
+    return Media(_decoded(value[found.end() :] if found else value, "PDF", field, index), type=PDF)
+
+
+def _decoded(content: str, what: str, field: str, index: int | None) -> bytes:
     for form in (content, content.translate(_PLAIN)):
         with suppress(Error, ValueError):  # ValueError: not ASCII
-            return Media(a2b_base64(form, strict_mode=True))
-    raise InvalidField("{field}: the image is not valid base64.", field=field, index=index)
+            return a2b_base64(form, strict_mode=True)
+    raise InvalidField("{field}: the {what} is not valid base64.", field=field, index=index, what=what)
 
 
 def with_images(inputs: Sequence[Input]) -> Sequence[Input]:

@@ -13,7 +13,7 @@ from vectord.products.common.body import TokenId
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.fields import about
 from vectord.products.common.inputs import read_chunks, read_fingerprint, read_inputs
-from vectord.products.common.media import read_image
+from vectord.products.common.media import read_image, read_pdf
 from vectord.products.common.vectors import Encoding, Vector, encoded_rows
 from vectord.products.vectord.fields import (
     ChunkFields,
@@ -35,6 +35,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Input,
+    Media,
     MultiVectorOptions,
     Precision,
     VectorKind,
@@ -43,16 +44,23 @@ from vectord.schema import (
 ROUTES = Routes()
 
 
-class ImageItem(msgspec.Struct, forbid_unknown_fields=True):
-    image: Annotated[str, about("a data URI, or base64")]
+class MediaItem(msgspec.Struct, forbid_unknown_fields=True):
+    image: Annotated[str | None, about("a data URI, or base64")] = None
+    pdf: Annotated[str | None, about("the same, of a PDF: each of its pages gets an entry in `data`")] = None
+
+    def read(self, index: int) -> Media:
+        """Raises InvalidField unless there is one file."""
+        if (self.image is None) == (self.pdf is None):
+            raise InvalidField("{field} must have an `image` or a `pdf`.", field="inputs", index=index)
+        return read_pdf(self.pdf, index=index) if self.pdf is not None else read_image(self.image, index=index)
 
 
 class EmbedBody(VectorFields, kw_only=True):
     """`dimensions`, `normalize` and `precisions` apply to dense vectors; `encoding` applies to all but sparse ones."""
 
     inputs: Annotated[
-        str | list[str | TokenId | list[TokenId] | ImageItem] | ImageItem,
-        about("texts, token ids, or objects with an `image`"),
+        str | list[str | TokenId | list[TokenId] | MediaItem] | MediaItem,
+        about("texts, token ids, or objects with an `image` or a `pdf`"),
     ]
     outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
@@ -80,7 +88,8 @@ class ErrorAnswer(msgspec.Struct):
 class EmbeddedInput(msgspec.Struct):
     """The requested vectors of one input. If several precisions are requested, `dense` is an object by precision."""
 
-    index: int
+    index: int  # of the input
+    page: int | UnsetType = UNSET  # of a PDF, counted from 1
     dense: EncodedVector | dict[Precision, EncodedVector] | UnsetType = UNSET
     sparse: SparseAnswer | UnsetType = UNSET
     colbert: list[EncodedVector] | UnsetType = UNSET  # one vector per token
@@ -125,15 +134,12 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     return Call(request, partial(render_embed, precisions, body.encoding or "float"))
 
 
-def _inputs(given: str | list[str | int | list[int] | ImageItem] | ImageItem) -> Sequence[Input]:
-    if isinstance(given, ImageItem):
+def _inputs(given: str | list[str | int | list[int] | MediaItem] | MediaItem) -> Sequence[Input]:
+    if isinstance(given, MediaItem):
         given = [given]
-    if isinstance(given, str) or not any(isinstance(one, ImageItem) for one in given):
+    if isinstance(given, str) or not any(isinstance(one, MediaItem) for one in given):
         return read_inputs(cast("str | list[str | int | list[int]]", given))
-    return [
-        read_image(one.image, index=index) if isinstance(one, ImageItem) else read_inputs([one])[0]
-        for index, one in enumerate(given)
-    ]
+    return [one.read(index) if isinstance(one, MediaItem) else read_inputs([one])[0] for index, one in enumerate(given)]
 
 
 def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: EmbedResult) -> Rendered:
@@ -141,10 +147,13 @@ def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: Em
     muvera = None if result.muvera is None else encoded_rows(result.muvera, encoding)
     data = []
     for index in range(len(result.usage.lengths)):
-        if index in result.failures:
-            data.append({"index": index, "error": error_object(result.failures[index])})
-            continue
         item: dict[str, Any] = {"index": index}
+        if result.pages:
+            place = result.pages[index]
+            item = {"index": place.index} if place.page is None else {"index": place.index, "page": place.page}
+        if index in result.failures:
+            data.append(item | {"error": error_object(result.failures[index])})
+            continue
         if dense:
             by_precision = {precision: rows[index] for precision, rows in dense.items()}
             item["dense"] = by_precision if len(precisions) > 1 else by_precision[precisions[0]]
