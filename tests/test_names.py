@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src/vectord"
 
 # The client imports nothing of the server, so that it repeats these public names with the same meaning.
 REPEATED = {
-    *("ChunkOptions", "Embeddings", "Label", "Muvera", "Overloaded", "Ranked", "Span"),
+    *("ChunkOptions", "Embeddings", "InputPage", "Label", "Muvera", "Overloaded", "Ranked", "Span"),
     *("TextOptions", "Token", "Unauthorized", "Unavailable"),
 }
 WIRE = {"Usage"}  # of a product's wire types: its body calls the object so

@@ -118,7 +118,7 @@ def test_vectors_have_the_requested_dtype(call, dtype, width):
 def test_a_number_too_large_for_float16_is_refused(call):
     """It would be infinite. The other dtypes have it."""
     dense = b2a_base64(np.float32([70_000]).tobytes(), newline=False).decode()
-    server = FakeServer([_response(200, {"model": "m", "data": [{"dense": dense}]})] * 2)
+    server = FakeServer([_response(200, {"model": "m", "data": [{"index": 0, "dense": dense}]})] * 2)
     with pytest.raises(BadRequest, match="number above 65,504, the largest of float16"):
         call(server, "embed", ["a"], dtype="float16")
     assert call(server, "embed", ["a"]).tolist() == [[70_000]]

@@ -123,7 +123,8 @@ def test_a_response_for_another_number_of_texts_is_an_error():
 @pytest.mark.parametrize("dense", ["AAAAAAAA", "AAA", "é", 7], ids=["another width", "no base64", "no ASCII", "number"])
 def test_an_invalid_vector_is_an_error(dense):
     """Such as one that a proxy has changed. The error has the request id."""
-    body = msgspec.json.encode({"model": "m", "data": [{"dense": "AAAAAA=="}, {"dense": dense}]})
+    data = [{"index": 0, "dense": "AAAAAA=="}, {"index": 1, "dense": dense}]
+    body = msgspec.json.encode({"model": "m", "data": data})
     with pytest.raises(ServerFailed) as failed:
         read_vectors(HttpReply(200, {"x-request-id": "id-1"}, body), ["dense"], 2)
     assert (failed.value.status, failed.value.request_id) == (200, "id-1")

@@ -24,9 +24,16 @@ class VectorBatch(NamedTuple):
     vectors: Array  # (texts, D)
 
 
+class InputPage(msgspec.Struct, frozen=True):
+    """The origin of a row of vectors."""
+
+    index: int  # in the list of texts
+    page: int | None  # of a PDF, counted from 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embeddings:
-    """Vectors of several kinds. Row i belongs to text i; a kind that was not requested is None."""
+    """Vectors of several kinds. Row i belongs to text i, or to `pages[i]`; a kind that was not requested is None."""
 
     model: str  # "" if there were no texts
     fingerprint: str  # of the vector space; "" if there were no texts
@@ -37,6 +44,7 @@ class Embeddings:
     tokens: Sequence[Float32] | None = field(repr=False)  # (n_i, H) each, the network's last hidden states
     truncated: Sequence[int]  # indices of the texts that a model did not read to the end
     tokens_read: int  # by all models together
+    pages: Sequence[InputPage] = field(default=(), repr=False)  # if one of the texts is a PDF: the origin of each row
 
 
 class Span(msgspec.Struct, frozen=True):

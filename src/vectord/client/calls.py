@@ -20,6 +20,7 @@ from .answers import (
     Embeddings,
     Float32,
     Health,
+    InputPage,
     Label,
     Model,
     Ranked,
@@ -50,10 +51,13 @@ from .reading import (
 from .requests import (
     OK,
     HttpReply,
+    Item,
     RequestPart,
     RequestTemplate,
     get,
     ids_size,
+    is_pdf,
+    item_size,
     pair_size,
     post,
     split,
@@ -97,25 +101,28 @@ class Calls:
 
     def embed(
         self,
-        texts: str | Iterable[str],
+        texts: Item | Iterable[Item],
         *,
         dtype: Dtype = "float32",
         progress: bool | None = None,
         **options: Unpack[known.EmbedOptions],
     ) -> Coroutine[Any, Any, Array]:
-        """The dense vectors: (N, D) of `dtype`, or (D,) for a single string; (0, 0) without texts.
+        """The dense vectors: (N, D) of `dtype`, or (D,) for a single text; (0, 0) without texts.
+
+        texts: for a model that reads images, also those: paths, or the bytes of files. A PDF has a row for each of its
+        pages; a single one always gives a matrix.
 
         dtype: float32; float16, rounded by this client; int8 and ubinary as docs/api.md defines them. ubinary gives
         (N, D / 8) uint8, one bit for each number.
         """
         template, read = _dense(dtype, options)
-        single = isinstance(texts, str)
+        single = isinstance(texts, Item) and not is_pdf(texts)
 
         def join(pieces: Sequence[Piece[Array]]) -> Array:
             matrix = np.concatenate([piece.value for piece in pieces] or [np.empty((0, 0), PRECISIONS[dtype][2])])
             return matrix[0] if single else matrix
 
-        return self._call(template, texts, text_size, read, join, progress)
+        return self._call(template, texts, item_size, read, join, progress)
 
     def batches(
         self, texts: Iterable[str], dtype: Dtype, options: Options
@@ -135,7 +142,7 @@ class Calls:
 
     def embed_all(
         self,
-        texts: str | Iterable[str],
+        texts: Item | Iterable[Item],
         *,
         outputs: Collection[VectorKind] = ("dense", "sparse", "colbert"),
         colbert: known.ColbertOptions | None = None,
@@ -144,7 +151,7 @@ class Calls:
     ) -> Coroutine[Any, Any, Embeddings]:
         """Any of dense, sparse, colbert and tokens from one pass of the model, and which texts were truncated.
 
-        colbert: the form of ColBERT vectors.
+        texts: as of `embed`. colbert: the form of ColBERT vectors.
         """
         if "sparse" in outputs:  # scipy is an extra: fail before the first request if it is missing
             import_module("scipy.sparse")
@@ -157,7 +164,7 @@ class Calls:
         return self._call(
             _template("embed", "inputs", known.EmbedOptions, options, body),
             texts,
-            text_size,
+            item_size,
             lambda reply, count: read_vectors(reply, shown, count, rows_layout=layout),
             partial(_joined_vectors, shown),
             progress,
@@ -268,14 +275,14 @@ class Calls:
     def _call(
         self,
         template: RequestTemplate,
-        items: str | Iterable[Any],
+        items: Item | Iterable[Any],
         size: Callable[[Any, int], int],
         read: Callable[[HttpReply, int], T],
         join: Callable[[Sequence[Piece[T]]], A],
         progress: bool | None,
     ) -> Coroutine[Any, Any, A]:
         """read: a reply to so many items. progress: whether to show the bar; None: by size."""
-        items = [items] if isinstance(items, str) else items
+        items = [items] if isinstance(items, Item) else items
         parts = list(split(template, items, size, self._settings.part_limits))
         is_large = len(parts) > BULK_REQUESTS
         # The server sees only small requests, which would delay those of other clients.
@@ -372,9 +379,11 @@ def _joined_vectors(shown: Collection[str], pieces: Sequence[Piece[ReplyVectors]
     dense = [piece.value.dense for piece in pieces if piece.value.dense is not None]
     encodings = [piece.value.muvera for piece in pieces if piece.value.muvera is not None]
     sparse = all_of("sparse")
+    pages = [InputPage(piece.part.start + index, page) for piece in pieces for index, page in piece.value.pages]
     return Embeddings(
         model=pieces[0].value.model if pieces else "",
         fingerprint=pieces[0].fingerprint if pieces else "",
+        pages=pages if any(one.page for one in pages) else (),
         dense=np.concatenate(dense or [np.empty((0, 0), np.float32)]) if "dense" in shown else None,
         sparse=None if sparse is None else csr_of(sparse),
         colbert=all_of("colbert"),

@@ -167,7 +167,8 @@ class SparseVector(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyVectors:
-    """All vectors of one reply. truncated: indices within the request. failures: why texts have zeros or no vectors."""
+    """All vectors of one reply. truncated: indices within the request. failures: why rows have zeros or no vectors.
+    pages: the index within the request and the page, if any, of each row."""
 
     model: str
     dense: Array | None
@@ -177,6 +178,7 @@ class ReplyVectors:
     tokens: Sequence[Float32] | None
     truncated: Sequence[int]
     failures: Mapping[int, str]
+    pages: Sequence[tuple[int, int | None]]
 
 
 class _Sparse(msgspec.Struct):
@@ -189,6 +191,8 @@ class _Failure(msgspec.Struct):
 
 
 class _Embedded(msgspec.Struct):
+    index: int
+    page: int | None = None
     dense: str | None = None
     sparse: _Sparse | None = None
     colbert: list[str] | None = None
@@ -212,7 +216,7 @@ def read_vectors(
     rows_layout: str = FLOATS,
     partial: bool = False,
 ) -> ReplyVectors:
-    """All of `outputs`, for each of the texts.
+    """All of `outputs`, for each of the texts, in order; a PDF has a row for each page.
 
     layout, rows_layout: numpy's names of the numbers of dense and of ColBERT vectors.
     partial: the request accepts failures of single texts.
@@ -227,8 +231,11 @@ def read_vectors(
             """The vectors of the texts that have some; None for a text that failed."""
             return [value for one in answer.data if (value := getattr(one, kind)) is not None or one.error is not None]
 
+        indices = [one.index for one in answer.data]
+        if sorted({*indices}) != [*range(texts)] or indices != sorted(indices):
+            raise ValueError("a text has no vectors, or they are out of order")
         for kind in outputs:
-            if len(given(kind)) != texts:
+            if len(given(kind)) != len(indices):
                 raise ValueError("the number of vectors differs from the number of texts")
         dense = given("dense")
         return ReplyVectors(
@@ -238,8 +245,9 @@ def read_vectors(
             colbert=[_decode_rows(rows or (), rows_layout) for rows in given("colbert")] or None,
             muvera=_decode_rows(encodings) if (encodings := given("muvera")) else None,
             tokens=[_decode_rows(rows or ()) for rows in given("tokens")] or None,
-            truncated=[index for index, one in enumerate(answer.data) if one.truncated],
+            truncated=[one.index for one in answer.data if one.truncated],
             failures=failures,
+            pages=[(one.index, one.page) for one in answer.data],
         )
 
 
