@@ -22,15 +22,16 @@ from vectord.bulk.outputs import format_of_output
 from vectord.bulk.pipeline import PROBE, Pipeline, Summary
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import TextVectors
-from vectord.schema import ChunkOptions, Span, Sparse
+from vectord.schema import ChunkOptions, Media, Span, Sparse
 
 WIDTH, TOKEN_WIDTH = 4, 3
 CHUNK = ChunkOptions(max_tokens=8)  # of FakeEmbedder: characters
 
 
-def vector_of(text: str) -> np.ndarray:
-    """(WIDTH,) float32, different for every text."""
-    return np.random.default_rng(crc32(text.encode())).random(WIDTH, np.float32)
+def vector_of(text: str | Media) -> np.ndarray:
+    """(WIDTH,) float32, different for every text, image and page."""
+    content = text.encode() if isinstance(text, str) else text.data + bytes([text.page or 0])
+    return np.random.default_rng(crc32(content)).random(WIDTH, np.float32)
 
 
 class FakeEmbedder:
@@ -40,11 +41,11 @@ class FakeEmbedder:
     before: called with the texts of each request before the response.
     """
 
-    def __init__(self, *, later: int = 0, space: str = "space", before: Callable[[Sequence[str]], None] | None = None):
+    def __init__(self, *, later: int = 0, space: str = "space", before: Callable[[Sequence[Any]], None] | None = None):
         self.later = later
         self.space = space
         self.before = before
-        self.seen: list[str] = []
+        self.seen: list[str | Media] = []
 
     async def facts(self) -> ModelFacts:
         return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH)
@@ -58,16 +59,17 @@ class FakeEmbedder:
             for text, own in zip(texts, starts, strict=True)
         ]
 
-    async def embed(self, texts: Sequence[str]) -> TextVectors:
+    async def embed(self, texts: Sequence[str | Media]) -> TextVectors:
         if self.later:
             self.later -= 1
             raise RetryLater("full", 0.001)
         if self.before is not None:
             self.before(texts)
         self.seen += [text for text in texts if text != PROBE]
+        dense, texts = [vector_of(text) for text in texts], [one if isinstance(one, str) else "page" for one in texts]
         return TextVectors(
             space=self.space,
-            dense=np.stack([vector_of(text) for text in texts]),
+            dense=np.stack(dense),
             sparse=[Sparse(np.arange(len(text), dtype=np.int32), np.ones(len(text), np.float32)) for text in texts],
             colbert=[np.full((len(text), TOKEN_WIDTH), len(text), np.float32) for text in texts],
             tokens=sum(map(len, texts)),
@@ -89,7 +91,7 @@ async def run_pipeline(pipeline: Pipeline, embedder: FakeEmbedder, patience_s: f
 
 async def run_job(source: Path | str, out: Path, embedder: FakeEmbedder | None = None, **options: Any) -> Summary:
     job = job_of(source, out, **options)
-    return await run_pipeline(Pipeline(job, find_source(job)), embedder or FakeEmbedder())
+    return await run_pipeline(Pipeline(find_source(job)), embedder or FakeEmbedder())
 
 
 def rows_of(count: int) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ async def test_a_stopped_job_resumes_after_its_last_part(tmp_path: Path, out: st
             pipeline.stop(signal.SIGTERM)
 
     job = job_of(source, tmp_path / out, part_rows=200)
-    pipeline = Pipeline(job, find_source(job))
+    pipeline = Pipeline(find_source(job))
     with pytest.raises(Stopped) as stopped:
         await run_pipeline(pipeline, FakeEmbedder(before=stop))
     assert stopped.value.signal == signal.SIGTERM
@@ -125,7 +125,7 @@ async def test_a_stopped_job_with_chunks_resumes(tmp_path: Path) -> None:
             pipeline.stop(signal.SIGTERM)
 
     job = job_of(source, tmp_path / "out.jsonl", part_rows=100, chunk=CHUNK)
-    pipeline = Pipeline(job, find_source(job))
+    pipeline = Pipeline(find_source(job))
     with pytest.raises(Stopped):
         await run_pipeline(pipeline, FakeEmbedder(before=stop))
     with pytest.raises(ConfigError, match=r"belongs to another job \(chunk "):
@@ -276,7 +276,7 @@ async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
     """The error contains the last reason of the server."""
     job = job_of(write_input(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl")
     with pytest.raises(BulkFailed, match=r"No request succeeded for 0 s: full"):
-        await run_pipeline(Pipeline(job, find_source(job)), FakeEmbedder(later=10**9), patience_s=0)
+        await run_pipeline(Pipeline(find_source(job)), FakeEmbedder(later=10**9), patience_s=0)
 
 
 async def test_a_job_that_waits_for_its_output_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ async def test_a_job_that_waits_for_its_output_can_be_stopped(tmp_path: Path, mo
     loop = asyncio.get_running_loop()
     monkeypatch.setattr("vectord.bulk.pipeline.output_of", lambda _: Down())
     job = job_of(write_input(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl")
-    pipeline = Pipeline(job, find_source(job))
+    pipeline = Pipeline(find_source(job))
     with pytest.raises(Stopped):
         await asyncio.wait_for(run_pipeline(pipeline, FakeEmbedder()), timeout=60)
 
@@ -331,7 +331,7 @@ async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
             return await asyncio.Event().wait()
 
     job = job_of(source, tmp_path / "out.jsonl")
-    pipeline = Pipeline(job, find_source(job))
+    pipeline = Pipeline(find_source(job))
     running = asyncio.create_task(run_pipeline(pipeline, Stuck()))
     await waiting.wait()
     for _ in range(1000):

@@ -387,7 +387,7 @@ def test_an_error_does_not_contain_the_password(tmp_path: Path, url: str) -> Non
     """Nor does the description of the job."""
     job = job_of(write_input(tmp_path / "in.csv", rows_of(2)), Path("docs"), out_url=url)
     with pytest.raises(ConfigError) as refused:
-        Pipeline(job, find_source(job))
+        Pipeline(find_source(job))
     assert "s3cret" not in f"{refused.value} {job}"
 
 

@@ -18,7 +18,7 @@ from vectord.bulk.inputs import (
     text_of,
     unreadable,
 )
-from vectord.bulk.job import BulkFailed, InputFormat
+from vectord.bulk.job import BulkFailed, BulkJob, InputFormat, already_has
 from vectord.bulk.rows import RowLimits, Rows
 from vectord.errors import ConfigError
 
@@ -28,17 +28,17 @@ RecordBatch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 def read_tables(source: InputSource, limits: RowLimits) -> Generator[Rows, None, None]:
     """All rows of all files, which must have the same columns. Raises BulkFailed, ConfigError."""
-    schema, column = None, source.job.column
+    schema, column = None, ""
     position = 0
     for file in [None] if source.is_stdin else source.files():
         try:
             for batch in _batches(file, source.format):
                 if schema is None:
                     schema = batch.schema
-                    column = _column_of(schema, column)
+                    column = _column_of(schema, source.job)
                 elif not batch.schema.equals(schema):
                     raise BulkFailed(f"{file.name if file else 'IN'} has other columns than the file before it")
-                for rows in _rows(batch, str(column)).within(limits):
+                for rows in _rows(batch, column, source.job).within(limits):
                     position += len(rows)
                     yield replace(rows, position=position, size_bytes=rows.columns.nbytes)
         except (pa.ArrowException, OSError) as cause:
@@ -90,20 +90,27 @@ def _plain(batch: RecordBatch) -> RecordBatch:
     return batch
 
 
-def _column_of(schema: Any, column: str | None) -> str:
+def _column_of(schema: Any, job: BulkJob) -> str:
     if len(set(schema.names)) != len(schema.names):
         raise ConfigError("IN: two columns have one name")
     is_string = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     strings = [field.name for field in schema if any(check(field.type) for check in is_string)]
-    column = column or text_column(schema.names, strings)
+    column = job.column or text_column(schema.names, strings, job)
     if column not in schema.names:
         raise missing_column(column, schema.names)
     return column
 
 
-def _rows(batch: RecordBatch, column: str) -> Rows:
+def _rows(batch: RecordBatch, column: str, job: BulkJob) -> Rows:
     values = batch.column(batch.schema.get_field_index(column)).to_pylist()
-    return Rows([text_of(value, column) for value in values], batch, 0, 0, column)
+    return Rows([text_of(value, column, job) for value in values], batch, 0, 0, column)
+
+
+def with_column(batch: RecordBatch, name: str, numbers: Sequence[int]) -> RecordBatch:
+    """`batch` with a further column of int64. Raises BulkFailed if it has one of this name."""
+    if name in batch.schema.names:
+        raise already_has(name)
+    return batch.append_column(name, pa.array(numbers, pa.int64()))
 
 
 def with_texts(batch: RecordBatch, column: str, texts: Sequence[str | None]) -> RecordBatch:

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from vectord.bulk.rows import InvalidText, Rows
+from vectord.bulk.rows import RowInput, Rows
 from vectord.schema import Span
 
 
 class TextChunk(NamedTuple):
-    """A part of a row's text; the whole of one that is invalid."""
+    """A part of a row's text; the whole of an image, or of a text that is invalid."""
 
-    text: str | InvalidText
+    text: RowInput
     span: Span = Span(0, 0)
 
 
 def chunk_rows(rows: Rows, chunks: Sequence[Sequence[TextChunk]]) -> Rows:
     """A row for each chunk, with the chunk's text in the column of the texts. chunks: of each row, at least one."""
     places: list[int] = []
-    texts: list[str | InvalidText] = []
+    texts: list[RowInput] = []
     numbers: list[tuple[int, int, int, int]] = []
     for place, own in enumerate(chunks):
         for number, (text, span) in enumerate(own):

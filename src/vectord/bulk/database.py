@@ -24,9 +24,19 @@ import msgspec
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.job import CHUNK_COLUMNS, ERROR, FINGERPRINT, BulkFailed, BulkJob, Manifest, RetryLater
 from vectord.bulk.outputs import BulkOutput, VectorWidths
-from vectord.bulk.rows import EmbeddedRows, RowKey, Rows, chunk_columns, each_row, errors_of, first_rows, numbers_of
+from vectord.bulk.rows import (
+    EmbeddedRows,
+    RowInput,
+    RowKey,
+    Rows,
+    chunk_columns,
+    each_row,
+    errors_of,
+    first_rows,
+    numbers_of,
+)
 from vectord.errors import ConfigError
-from vectord.schema import COLBERT_ROWS
+from vectord.schema import COLBERT_ROWS, Media
 
 T = TypeVar("T")
 
@@ -113,9 +123,9 @@ class DatabaseOutput(BulkOutput):
     def new_rows(self, rows: Rows) -> Rows:
         """Also a stored row after another one with its id that is new: the last one must be written last."""
         keys = []
-        for row, number in zip(rows.mappings(), rows.numbers, strict=True):
+        for row, number, text in zip(rows.mappings(), rows.numbers, rows.texts, strict=True):
             self._check_row(row, number)
-            keys.append(self._key_of(row, number))
+            keys.append(self._key_of(row, number, text))
         rows = replace(rows, keys=keys)
         if self._job.restart or not keys:
             return rows
@@ -170,13 +180,21 @@ class DatabaseOutput(BulkOutput):
         stored = f"; {self._written:,} rows of this run are stored" if self._written else ""
         return f"OUT: {self.name}: {reason}{stored}"
 
-    def _key_of(self, row: Mapping[str, Any], number: int) -> RowKey:
+    def _key_of(self, row: Mapping[str, Any], number: int, text: RowInput) -> RowKey:
         encoded = msgspec.json.encode(row, enc_hook=str)
+        if isinstance(text, Media):  # the row may have only its name
+            encoded += hashlib.blake2b(text.data, digest_size=16).digest()
         id_: Any = row.get(self._id)
         if not self._has_id:
             id_ = UUID(bytes=hashlib.blake2b(encoded, digest_size=16).digest())
         elif id_ in (None, ""):
             raise BulkFailed(f"Row {number}, counted from 0: `{self._id}` is empty")
+        elif isinstance(text, Media) and text.page is not None:
+            if not isinstance(id_, str):
+                raise BulkFailed(
+                    f"Row {number}, counted from 0: `{self._id}` of a PDF must be a string: each page adds #N"
+                )
+            id_ = f"{id_}#{text.page}"
         return RowKey(id_, hashlib.blake2b(self._salt + encoded, digest_size=16).hexdigest())
 
     def _check_chunks(self, columns: Collection[str]) -> None:

@@ -23,6 +23,7 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
+    Media,
     Precision,
     Request,
     Result,
@@ -59,8 +60,8 @@ class BulkEmbedder(Protocol):
         """The chunks of each text, at least one. Raises TextsRefused; else as `embed`."""
         ...
 
-    async def embed(self, texts: Sequence[str]) -> TextVectors:
-        """In order. A text that cannot be embedded fails alone. Raises RetryLater, or BulkFailed for the whole job."""
+    async def embed(self, texts: Sequence[str | Media]) -> TextVectors:
+        """In order. An input that fails has its reason. Raises RetryLater, or BulkFailed for the whole job."""
         ...
 
 
@@ -144,7 +145,7 @@ class EngineEmbedder:
         assert isinstance(result, DocumentsResult)
         return [[chunk.span for chunk in document.chunks] for document in result.documents]
 
-    async def embed(self, texts: Sequence[str]) -> TextVectors:
+    async def embed(self, texts: Sequence[str | Media]) -> TextVectors:
         job = self._job
         request = EmbedRequest(
             inputs=texts,
@@ -171,7 +172,7 @@ class EngineEmbedder:
             muvera=result.muvera,
             tokens=result.usage.tokens,
             cut=sum(truncated),
-            failures={index: _about_a_text(error) for index, error in result.failures.items()},
+            failures={index: error_of_row(error) for index, error in result.failures.items()},
         )
 
     async def _answer(self, request: Request) -> Result:
@@ -181,12 +182,12 @@ class EngineEmbedder:
         except (Overloaded, Unavailable) as refused:
             raise RetryLater(refused.message, refused.retry_after_s) from refused
         except InvalidRequest as cause:
-            raise TextsRefused(_about_a_text(cause)) from cause
+            raise TextsRefused(error_of_row(cause)) from cause
         except VectordError as cause:
             raise BulkFailed(cause.message) from cause
 
 
-def _about_a_text(error: VectordError) -> str:
+def error_of_row(error: VectordError) -> str:
     """The message without the text's place in its request: the job names the row."""
     plain = copy(error)
     if error.field in {None, "inputs", "documents"}:

@@ -27,9 +27,10 @@ import msgspec
 import zstandard
 
 from vectord.bulk.job import STDIN, UTF8, BulkFailed, BulkJob, Compression, InputFormat
-from vectord.bulk.rows import MAX_ROW_BYTES, InvalidText, RowLimits, Rows
+from vectord.bulk.rows import MAX_ROW_BYTES, InvalidText, RowInput, RowLimits, Rows, characters_of
 from vectord.config.sources import without_password
 from vectord.errors import ConfigError, installing
+from vectord.schema import PDF, Media
 
 SUFFIXES: Mapping[str, InputFormat] = MappingProxyType(
     {
@@ -49,13 +50,16 @@ EXTRAS: Mapping[str, str] = MappingProxyType({"s3": "s3", "s3a": "s3", "gs": "gc
 COMPRESSIONS: Mapping[str, Compression] = MappingProxyType({".gz": "gz", ".zst": "zst"})
 TABLES: frozenset[InputFormat] = frozenset({"parquet", "arrow"})
 ZSTD_WINDOW_BYTES = 128 * 2**20  # frames with a larger window are refused
+IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+MEDIA = IMAGES | {".pdf"}
 TEXT = "text"  # the default column, and the column of lines and files
-PATH = "path"  # the column of a file's name if each file is a text
+IMAGE = "image"  # the default column with --images
+PATH = "path"  # the column of a file's name if each file is a text, an image or a PDF
 
 BinaryFile: TypeAlias = Any  # the type checker does not accept gzip's as IO[bytes]
 Store: TypeAlias = Any  # an fsspec.AbstractFileSystem: fsspec ships no types
 # text, the column that it is in, all columns, about their bytes
-Row: TypeAlias = "tuple[str | InvalidText, str, Mapping[str, Any], int]"
+Row: TypeAlias = "tuple[RowInput, str, Mapping[str, Any], int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class InputSource:
     format: InputFormat
     size_bytes: int | None  # of all files; None for standard input
     identity: str  # changes with any file's name, size or version; "" for standard input
+    has_texts: bool = True  # not all files are images or PDFs
 
     @property
     def is_stdin(self) -> bool:
@@ -87,8 +92,14 @@ class InputSource:
         if self.format in TABLES:
             from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
 
-            return read_tables(self, limits)
-        return read_rows(self, limits)
+            reading = read_tables(self, limits)
+        else:
+            reading = read_rows(self, limits)
+        if not self.job.has_pages:
+            return reading
+        from vectord.bulk.media import with_media  # noqa: PLC0415 - few jobs have files
+
+        return with_media(reading, self.job, limits)
 
 
 def find_source(job: BulkJob) -> InputSource:
@@ -97,19 +108,24 @@ def find_source(job: BulkJob) -> InputSource:
         if job.input_format in {"files", "parquet"} or job.input_format is None:
             known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})
             raise ConfigError(f"IN is standard input: set --format to one of {known}")
-        source = InputSource(job, job.input_format, None, "")
+        source = InputSource(replace(job, has_pages=job.images), job.input_format, None, "")
     else:
         digest, size_bytes = hashlib.blake2b(digest_size=16), 0
+        suffixes = set()
         for file in _files(job.source):
+            suffixes.add(format_of_name(file.name)[0])
             size_bytes += file.size_bytes
             identity = f"{file.name}\0{file.size_bytes}\0{file.version}\0"
             digest.update(identity.encode("utf-8", "surrogateescape"))
-        source = InputSource(job, job.input_format or _format_of(job.source), size_bytes, digest.hexdigest())
+        format_ = job.input_format or _format_of(job.source)
+        job = replace(job, has_pages=job.images or (format_ == "files" and ".pdf" in suffixes))
+        source = InputSource(job, format_, size_bytes, digest.hexdigest(), not suffixes <= MEDIA)
     if job.column is not None and source.format in {"lines", "files"}:
         raise ConfigError(f"--column: the format {source.format} has no columns")
     for option, is_given, formats, names in (
         ("--columns-as-text", job.columns_as_text, {"jsonl"}, "JSON Lines"),
         ("--delimiter", job.delimiter is not None, {"csv", "tsv"}, "CSV"),
+        ("--images", job.images, {*get_args(InputFormat)} - {"files"}, "columns and lines"),
         ("--encoding", job.encoding != UTF8, {"csv", "tsv", "lines", "files"}, "CSV, lines and files"),
     ):
         if is_given and source.format not in formats:
@@ -197,6 +213,8 @@ def _format_of(source: str) -> InputFormat:
     suffixes = {format_of_name(file.name)[0] for file in _files(source)}
     if [file.name for file in islice(_files(source), 2)] == [PurePosixPath(source).name]:
         (suffix,) = suffixes
+        if suffix in MEDIA:
+            return "files"
         if suffix not in SUFFIXES:
             raise ConfigError(f"IN: {suffix or 'a name without a suffix'} does not determine the format; set --format")
         return SUFFIXES[suffix]
@@ -228,11 +246,11 @@ def read_rows(source: InputSource, limits: RowLimits) -> Generator[Rows, None, N
 
 
 def _groups(rows: Iterator[Row], limits: RowLimits) -> Iterator[Rows]:
-    texts: list[str | InvalidText] = []
+    texts: list[RowInput] = []
     columns: list[Mapping[str, Any]] = []
     characters = size_bytes = 0
     for text, column, others, own_bytes in rows:
-        more = len(text) if isinstance(text, str) else 0
+        more = characters_of(text)
         if texts and (
             len(texts) == limits.rows
             or characters + more > limits.characters
@@ -254,16 +272,27 @@ def _rows(opened: IO[bytes], file: InputFile | None, source: InputSource) -> Ite
         case "lines":
             return _lines(opened, job.encoding)
         case "jsonl":
-            return _json_lines(opened, job.column)
+            return _json_lines(opened, job)
         case "files":
             assert file is not None
-            name = _with_marks(file.name)
-            data = opened.read(MAX_ROW_BYTES + 1)
-            text = _checked(data.decode(job.encoding, "surrogateescape"), job.encoding)
-            if len(data) > MAX_ROW_BYTES:
-                text = InvalidText(f"{name} is larger than {MAX_ROW_BYTES} bytes")
-            return iter([(text, TEXT, {PATH: name, TEXT: text if isinstance(text, str) else None}, len(data))])
+            return iter([_file(opened, _with_marks(file.name), source)])
     return _table(opened, job, job.delimiter or ("\t" if source.format == "tsv" else ","))
+
+
+def _file(opened: IO[bytes], name: str, source: InputSource) -> Row:
+    """An image or a PDF by its suffix; else a text."""
+    data = opened.read(MAX_ROW_BYTES + 1)
+    text: RowInput
+    if len(data) > MAX_ROW_BYTES:
+        text = InvalidText(f"{name} is larger than {MAX_ROW_BYTES} bytes")
+    elif (suffix := format_of_name(name)[0]) in MEDIA:
+        text = Media(data, type="image/*" if suffix in IMAGES else PDF)
+    else:
+        text = _checked(data.decode(source.job.encoding, "surrogateescape"), source.job.encoding)
+    columns: dict[str, str | None] = {PATH: name}
+    if source.has_texts:
+        columns[TEXT] = text if isinstance(text, str) else None
+    return text, TEXT, columns, len(data)
 
 
 def _lines(file: IO[bytes], encoding: str) -> Iterator[Row]:
@@ -274,8 +303,9 @@ def _lines(file: IO[bytes], encoding: str) -> Iterator[Row]:
             yield text, TEXT, {TEXT: text if isinstance(text, str) else None}, len(line)
 
 
-def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
+def _json_lines(file: IO[bytes], job: BulkJob) -> Iterator[Row]:
     """One object for each line; empty lines are skipped."""
+    column = job.column
     for line in _bounded(file, "bytes"):
         if not line.strip():
             continue
@@ -287,8 +317,9 @@ def _json_lines(file: IO[bytes], column: str | None) -> Iterator[Row]:
         if not isinstance(found, dict):
             yield InvalidText("the line is not a JSON object"), column or "", {}, 0
             continue
-        column = column or text_column(found, [name for name, value in found.items() if isinstance(value, str)])
-        yield text_of(found.get(column), column), column, found, len(line)
+        strings = [name for name, value in found.items() if isinstance(value, str)]
+        column = column or text_column(found, strings, job)
+        yield text_of(found.get(column), column, job), column, found, len(line)
 
 
 def _table(file: IO[bytes], job: BulkJob, delimiter: str) -> Iterator[Row]:
@@ -302,7 +333,7 @@ def _table(file: IO[bytes], job: BulkJob, delimiter: str) -> Iterator[Row]:
                 raise BulkFailed(f"{first_line.reason}; set --encoding")
             if len(set(names)) != len(names):
                 raise BulkFailed("the first line names a column twice")
-            column = job.column or text_column(names, names if len(names) == 1 else [])
+            column = job.column or text_column(names, names if len(names) == 1 else [], job)
             if column not in names:
                 raise missing_column(column, names)
             for values in reader:
@@ -328,21 +359,28 @@ def _decoding(file: IO[bytes], encoding: str, newline: str) -> Iterator[IO[str]]
         decoded.detach()  # closing it would close the file, whose position is still read
 
 
-def text_column(names: Mapping[str, Any] | Sequence[str], strings: Sequence[str]) -> str:
-    """The column of the texts if --column is not set. strings: the candidates. Raises ConfigError."""
-    if TEXT in names:
-        return TEXT
+def text_column(names: Mapping[str, Any] | Sequence[str], strings: Sequence[str], job: BulkJob) -> str:
+    """The column of the texts or images if --column is not set. strings: the candidates. Raises ConfigError."""
+    usual = IMAGE if job.images else TEXT
+    if usual in names:
+        return usual
     if len(strings) == 1:
         return strings[0]
-    raise ConfigError(f"--column: set the column of the texts; there are {_listed(names)}")
+    raise ConfigError(f"--column: set the column of the {usual}s; there are {_listed(names)}")
 
 
 def missing_column(column: str, names: Mapping[str, Any] | Sequence[str]) -> ConfigError:
     return ConfigError(f"--column: there is no {column!r}; there are {_listed(names)}")
 
 
-def text_of(value: object, column: str) -> str | InvalidText:
-    """A value of the text column as a text."""
+def text_of(value: object, column: str, job: BulkJob) -> RowInput:
+    """A value of the text column as a text; with --images, an image or the name of its file."""
+    if job.images:
+        from vectord.bulk.media import media_of, value_of_file  # noqa: PLC0415 - few jobs have files
+
+        value = value_of_file(value)
+        if isinstance(value, bytes):
+            return media_of(value, f"`{column}`")
     if isinstance(value, str):
         return value
     if value is None:

@@ -26,6 +26,7 @@ STDIN = "-"
 UTF8 = "utf-8-sig"  # with or without a byte order mark
 KINDS: tuple[Column, ...] = ("dense", "sparse", "colbert", "muvera")  # in the order of their columns
 CHUNK_COLUMNS = ("chunk", "chunks", "chunk_start", "chunk_stop")  # number from 0, count, and characters of the text
+PAGE = "page"  # the column of a PDF's page, from 1, in jobs with PDFs; 1 in other rows
 ERROR = "error"  # the column of --on-error null
 FINGERPRINT = "vectord_fingerprint"  # a column in databases
 DATABASES: Mapping[str, OutputFormat] = MappingProxyType(  # scheme of a URL -> format
@@ -48,6 +49,8 @@ class BulkJob:
     output_format: OutputFormat = "parquet"
     output_compression: Compression | None = None
     column: str | None = None  # of the texts; None: `text`, else the only column of strings
+    images: bool = False  # the column has images or PDFs, or names them
+    has_pages: bool = False  # IN may have PDFs: there is a column of their pages
     prefix: str = ""  # of the names of the added columns
     columns_as_text: bool = False  # JSON Lines into a table: make every column one of strings
     delimiter: str | None = None  # of CSV; None: by the format
@@ -135,7 +138,7 @@ class BulkJob:
         added = (*self.chunk_columns, *self.kinds, ERROR, *([FINGERPRINT] if self.is_database else []))
         for name in map(self.name_of, added):
             if name in names:
-                raise BulkFailed(f"IN already has a column {name!r}; set --output-column PREFIX.")
+                raise already_has(name)
 
     def options(self) -> Mapping[str, Any]:
         """The options that must not change when a job is resumed."""
@@ -159,6 +162,10 @@ class BulkFailed(Exception):
 
     Finished parts stay on disk; the same command resumes the job.
     """
+
+
+def already_has(name: str) -> BulkFailed:
+    return BulkFailed(f"IN already has a column {name!r}; set --output-column PREFIX.")
 
 
 class TextsRefused(BulkFailed):

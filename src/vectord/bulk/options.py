@@ -37,6 +37,10 @@ def parameters() -> list[click.Parameter]:
             kind=choice(("parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files")),
         ),
         value("--column", "NAME", "Column of the texts.  [default: text, else the only text column]"),
+        flag(
+            "--images",
+            help="The column, `image` by default, has images or PDFs: bytes, data URIs, paths from the folder of IN.",
+        ),
         value(
             "--output-format",
             "",

@@ -117,9 +117,9 @@ class Retrying:
 class Pipeline:
     """A job. The constructor checks all that needs no model; it blocks, and connects to a database."""
 
-    def __init__(self, job: BulkJob, source: InputSource) -> None:
+    def __init__(self, source: InputSource) -> None:
         """Raises ConfigError, BulkFailed."""
-        self._job = job
+        self._job = job = source.job
         self._source = source
         colbert = "colbert" in job.model_outputs
         self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
@@ -276,8 +276,8 @@ class Pipeline:
         return [*await self._split(texts[:half]), *await self._split(texts[half:])]
 
     async def _embed_request(self, rows: Rows) -> EmbeddedRows:
-        places = [place for place, text in enumerate(rows.texts) if isinstance(text, str)]
-        texts = [text for text in rows.texts if isinstance(text, str)]
+        places = [place for place, text in enumerate(rows.texts) if not isinstance(text, InvalidText)]
+        texts = [text for text in rows.texts if not isinstance(text, InvalidText)]
         errors = {place: text.reason for place, text in enumerate(rows.texts) if isinstance(text, InvalidText)}
         if not texts:
             return EmbeddedRows(rows, None, [], errors)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from io import BytesIO
 from itertools import starmap
 from ssl import SSLContext
 from typing import Any, Self
@@ -15,19 +17,21 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_description, precision_of
+from vectord.bulk.embedder import ModelFacts, error_of_row, facts_of, find_model, model_description, precision_of
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, TextsRefused
 from vectord.bulk.rows import TextVectors
 from vectord.client.errors import BadRequest, ClientError, ServerFailed, TryLater
 from vectord.client.reading import LAYOUTS, read_vectors
 from vectord.client.requests import HttpReply, HttpRequest, RequestPart, RequestTemplate, get, post
 from vectord.client.transport import ClientSettings, Sender
-from vectord.errors import ConfigError
-from vectord.schema import COLBERT_ROWS, Span, Sparse
+from vectord.errors import ConfigError, InvalidRequest
+from vectord.schema import COLBERT_ROWS, Media, Span, Sparse
+from vectord.text.pdf import page_image
 
 CONCURRENCY = 8  # concurrent requests
 TIMEOUT_S = 600.0
 MAX_ANSWER_BYTES = 256 * 2**20
+MAX_PAGE_BYTES = 8 * 2**20  # of a page that is sent: with two pages, the body is within a server's usual limit
 INVALID = "the server's response is invalid; check that --url is a vectord server of this version"
 
 
@@ -100,7 +104,7 @@ class RemoteEmbedder:
             "prompt_name": job.prompt_name,
         }
 
-    async def embed(self, texts: Sequence[str]) -> TextVectors:
+    async def embed(self, texts: Sequence[str | Media]) -> TextVectors:
         job = self._job
         body: dict[str, Any] = {
             **self._text_options(),
@@ -114,9 +118,18 @@ class RemoteEmbedder:
         if job.multivectors != COLBERT_ROWS:
             body["colbert"] = job.multivectors
         template = RequestTemplate(path="/vectord/embed", key="inputs", body=body)
-        reply = await self._send(post(RequestPart(template, 0, texts), "bulk"))
+        sent: list[str | bytes] = []
+        undrawn: dict[int, str] = {}
+        for i, text in enumerate(texts):
+            try:
+                sent.append(text if isinstance(text, str) else await asyncio.to_thread(_sent, text))
+            except InvalidRequest as cause:
+                sent.append(b"")  # which the server refuses alone
+                undrawn[i] = error_of_row(cause)
+        reply = await self._send(post(RequestPart(template, 0, sent), "bulk"))
         try:
-            return read_reply(reply, self._job, len(texts))
+            vectors = read_reply(reply, self._job, len(texts))
+            return replace(vectors, failures={**vectors.failures, **undrawn})
         except (ServerFailed, ValueError) as cause:
             raise BulkFailed(INVALID) from cause
 
@@ -131,6 +144,18 @@ class RemoteEmbedder:
             raise TextsRefused(re.sub(r"`(inputs|documents)(\[\d+\])?`", "the input", str(cause))) from cause
         except ClientError as cause:
             raise BulkFailed(str(cause)) from cause
+
+
+def _sent(media: Media) -> bytes:
+    """The file of an image; of a page, a PNG. Raises InvalidRequest for a page that cannot be drawn."""
+    if media.page is None:
+        return media.data
+    image, file = page_image(media), BytesIO()
+    image.save(file, "PNG", compress_level=1)
+    if file.tell() > MAX_PAGE_BYTES:  # a photo
+        file = BytesIO()
+        image.save(file, "JPEG", quality=95, subsampling=0)
+    return file.getvalue()
 
 
 def read_reply(reply: HttpReply, job: BulkJob, texts: int) -> TextVectors:

@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.bulk.job import BulkJob
-from vectord.schema import Sparse
+from vectord.schema import Media, Sparse
 
 MAX_ROW_BYTES = 64 * 2**20  # of a line, a field, or a file that is one text; far above any model's limit
 
 FIRST_ROWS, FIRST_BYTES = 4096, 32 * 2**20  # of IN, which determine the columns of a table
+
+# In the limits of texts. A page has a thousand rows and more in its models, and is sent to a server as a PNG.
+IMAGE_CHARACTERS, PAGE_CHARACTERS = 8000, 32_000
 
 # All columns: a pyarrow.RecordBatch if the input is a table, else a mapping for each row.
 Columns: TypeAlias = Any
@@ -28,6 +31,15 @@ class InvalidText:
 
     reason: str
     is_null: bool = field(default=False, compare=False)
+
+
+RowInput: TypeAlias = str | Media | InvalidText
+
+
+def characters_of(text: RowInput) -> int:
+    if isinstance(text, Media):
+        return IMAGE_CHARACTERS if text.page is None else PAGE_CHARACTERS
+    return len(text) if isinstance(text, str) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class Rows:
     IN, once Divider has counted them. keys: of rows for a database, once it has looked them up.
     """
 
-    texts: Sequence[str | InvalidText]
+    texts: Sequence[RowInput]
     columns: Columns
     position: int
     size_bytes: int
@@ -69,7 +81,7 @@ class Rows:
 
     @property
     def characters(self) -> int:
-        return sum(len(text) for text in self.texts if isinstance(text, str))
+        return sum(map(characters_of, self.texts))
 
     def mappings(self) -> list[Mapping[str, Any]]:
         """The columns of each row."""
@@ -92,7 +104,7 @@ class Rows:
         """The rows in groups, each within the limits of rows and characters."""
         start = characters = 0
         for i, text in enumerate(self.texts):
-            more = len(text) if isinstance(text, str) else 0
+            more = characters_of(text)
             if i > start and (i - start == limits.rows or characters + more > limits.characters):
                 yield self.slice(start, i)
                 start, characters = i, 0
@@ -111,7 +123,7 @@ class Rows:
             self,
             texts=[self.texts[i] for i in places],
             columns=[kept[i] for i in places] if isinstance(kept, list) else kept.take(places),
-            numbers=[self.numbers[i] for i in places],
+            numbers=[self.numbers[i] for i in places] if self.numbers else (),
             keys=[self.keys[i] for i in places] if self.keys else (),
         )
 

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from vectord.bulk.inputs import PATH
 from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.outputs import BulkOutput
-from vectord.bulk.rows import EmbeddedRows, InvalidText, Rows
+from vectord.bulk.rows import EmbeddedRows, InvalidText, RowInput, Rows
 
 T = TypeVar("T")
 
@@ -75,8 +76,8 @@ class Divider:
         )
 
 
-def _is_empty(text: str | InvalidText) -> bool:
-    return text.is_null if isinstance(text, InvalidText) else not text or text.isspace()
+def _is_empty(text: RowInput) -> bool:
+    return text.is_null if isinstance(text, InvalidText) else isinstance(text, str) and (not text or text.isspace())
 
 
 class PartWriter:
@@ -115,8 +116,10 @@ class PartWriter:
             )
         if embedded.errors and self._job.on_error == "fail":
             row = min(embedded.errors)
+            path = embedded.rows.mappings()[row].get(PATH)
+            name = f" ({path})" if path else ""
             raise BulkFailed(
-                f"Row {embedded.rows.numbers[row]}, counted from 0: {embedded.errors[row]} "
+                f"Row {embedded.rows.numbers[row]}{name}, counted from 0: {embedded.errors[row]} "
                 "(--on-error null continues without its vectors)"
             )
         self._held.append(embedded)

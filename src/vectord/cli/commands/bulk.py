@@ -93,7 +93,7 @@ def command(line: CommandLine, /, **given: object) -> int:
         raise ConfigError(f"IN: {source.format} needs pyarrow; run {installing('arrow')}")
     config = _engine_config(line, options)
     try:
-        summary = asyncio.run(_embed(Pipeline(job, source), source, options, config))
+        summary = asyncio.run(_embed(Pipeline(source), source, options, config))
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
         return ExitCode.FAILED
