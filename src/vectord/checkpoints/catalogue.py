@@ -178,6 +178,7 @@ _jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean")
 _jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192)
 _E5_PROMPTS = {"query": "query: ", "document": "passage: "}
 _e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=_E5_PROMPTS)
+_clip = partial(Entry, model_type="clip_text_model", max_tokens=77, pooling="last")
 _nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS)
 _thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean")
 _gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls")
@@ -567,6 +568,16 @@ CATALOGUE: tuple[Entry, ...] = (
     _splade("naver/splade-code-06B", aliases=("naver/splade-code-0.6B",), model_type="qwen3"),
     _splade("naver/splade-code-8B", model_type="qwen3"),
     _splade("telepix/PIXIE-Splade-v1.5", model_type="modernbert"),
+    # Images and texts
+    _clip("openai/clip-vit-base-patch32", dimensions=512),
+    _clip("openai/clip-vit-large-patch14", dimensions=768),
+    Entry(
+        "google/siglip2-base-patch16-224",
+        model_type="siglip_text_model",
+        dimensions=768,
+        max_tokens=64,
+        pooling="last",
+    ),
     # Classifiers
     Entry("SamLowe/roberta-base-go_emotions", task="classify", kinds=("scores",), model_type="roberta", max_tokens=512),
 )

@@ -1,11 +1,13 @@
-"""`vectord embed` and `rerank`: the vectors and scores of a few texts, without a server."""
+"""`vectord embed` and `rerank`: the vectors and scores of a few texts or images, without a server."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import orjson
@@ -17,12 +19,22 @@ from vectord.config.command_line import flag, pass_command_line, value
 from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError, ExitCode, VectordError
 
-HELP = """\
+if TYPE_CHECKING:
+    from vectord.engine.engine import Engine
+
+T = TypeVar("T")
+
+IMAGE_MODEL = "openai/clip-vit-base-patch32"
+
+HELP = f"""\
 Print the vector of each TEXT: a line of JSON with its numbers. Without a TEXT, each line of standard input is one. The
 model runs in this process and is loaded for each call; vectord bulk embeds files, and vectord serve answers programs.
 Accepts the options of `vectord serve`, such as --model and --device, and their environment variables.
 
 With --similar, print the cosine of the first TEXT and each other one, the most similar first.
+
+A TEXT that is the path of an image or a PDF stands for its pictures, and a folder with a / at its end for those in it;
+the model must be one that reads images, such as {IMAGE_MODEL}.
 
 \b
 Exit codes:
@@ -34,7 +46,8 @@ Exit codes:
 Examples:
   vectord embed "That is a happy person"
   vectord embed --similar "That is a happy person" "That is a glad person" "It rains"
-  vectord embed --model BAAI/bge-small-en-v1.5 < sentences.txt > vectors.jsonl"""
+  vectord embed --model BAAI/bge-small-en-v1.5 < sentences.txt > vectors.jsonl
+  vectord embed --similar "a dog on a beach" pictures/ --model {IMAGE_MODEL}"""
 
 RERANK_HELP = """\
 Print the score of each TEXT for QUERY, the best one first. Without a TEXT, each line of standard input is one. A model
@@ -64,19 +77,21 @@ Examples:
 )
 @pass_command_line
 def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: bool) -> int:
-    from vectord.schema import EmbedRequest, best_first  # noqa: PLC0415 - imported on use
+    from vectord.schema import best_first  # noqa: PLC0415 - imported on use
 
-    texts = texts or _lines()
-    if similar and len(texts) < 2:
+    items = _with_files(texts or _lines())
+    if similar and len(items) < 2:
         raise ConfigError("--similar: expected two texts or more")
-    result = _answer(line, EmbedRequest(inputs=texts))
-    if result is None:
+    found = _answer(line, partial(_embed, items))
+    if found is None:
+        if any(isinstance(item, Path) for item in items):
+            click.echo(f"vectord: images need a model that reads them, such as --model {IMAGE_MODEL}", err=True)
         return ExitCode.FAILED
-    vectors = result.dense["float"]
+    result, vectors, names = found
     if similar:
         cosines = vectors[1:] @ vectors[0]
         order = best_first(cosines, None).tolist()
-        return _print_scores(result, [(i + 1, float(cosines[i]), texts[i + 1]) for i in order], as_json)
+        return _print_scores(result, [(i + 1, float(cosines[i]), names[i + 1]) for i in order], as_json)
     if as_json:
         answer = {"model": result.model, "fingerprint": result.fingerprint, "embeddings": vectors}
         return print_text(_json_of(answer))
@@ -95,10 +110,11 @@ def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: boo
 )
 @pass_command_line
 def rerank_command(line: CommandLine, query: str, texts: Sequence[str], top_n: int | None, as_json: bool) -> int:
-    from vectord.schema import RerankRequest, best_first  # noqa: PLC0415 - imported on use
+    from vectord.schema import Caller, RerankRequest, best_first  # noqa: PLC0415 - imported on use
 
     texts = texts or _lines()
-    result = _answer(line, RerankRequest(query=query, passages=texts))
+    request = RerankRequest(query=query, passages=texts)
+    result: Any = _answer(line, lambda engine: engine.answer(request, Caller(client="command", route="command")))
     if result is None:
         return ExitCode.FAILED
     order = best_first(result.scores, result.logits)[:top_n].tolist()
@@ -118,26 +134,62 @@ def _lines() -> list[str]:
     return texts
 
 
-def _answer(line: CommandLine, request: Any) -> Any:
-    """The result of a request to an engine of its own. None if it is refused, which is printed."""
+def _with_files(texts: Sequence[str]) -> list[str | Path]:
+    """The texts, with paths in place of those that name an image, a PDF, or with a / at the end a folder of these."""
+    from vectord.bulk.inputs import MEDIA  # noqa: PLC0415 - imported on use
+
+    items: list[str | Path] = []
+    for text in texts:
+        path = Path(text)
+        if text.endswith("/") and path.is_dir():
+            items += sorted(file for file in path.rglob("*") if file.suffix.lower() in MEDIA and file.is_file())
+        else:
+            items.append(path if path.suffix.lower() in MEDIA and path.is_file() else text)
+    return items
+
+
+async def _embed(items: Sequence[str | Path], engine: Engine) -> tuple[Any, Any, list[str]]:
+    """The last result, and the vectors (N, D) and names of all texts and pages."""
+    import numpy as np  # noqa: PLC0415 - imported on use
+
+    from vectord.library.embedder import IMAGES_PER_REQUEST, read_rows, rows_of  # noqa: PLC0415
+    from vectord.schema import Caller, EmbedRequest  # noqa: PLC0415
+
+    caller = Caller(client="command", route="command")
+    rows = rows_of(items)
+    size = len(rows) if all(isinstance(item, str) for item in items) else IMAGES_PER_REQUEST
+    results = []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        try:
+            results.append(await engine.answer(EmbedRequest(inputs=read_rows(items, part)), caller))
+        except VectordError as error:
+            if error.index is None:
+                raise
+            raise error.at(index=part[error.index].index) from error.__cause__
+    names = [f"{items[row.index]}{f', page {row.page}' if row.page else ''}" for row in rows]
+    return results[-1], np.concatenate([result.dense["float"] for result in results]), names
+
+
+def _answer(line: CommandLine, ask: Callable[[Engine], Awaitable[T]]) -> T | None:
+    """What `ask` returns for an engine of its own. None if it is refused, which is printed."""
     try:
         loaded = load_settings(line)
         configure_log(loaded)
         loaded.log_notes()
-        return asyncio.run(_ask(loaded.config, request))
+        return asyncio.run(_ask(loaded.config, ask))
     except VectordError as error:
-        if error.field in ("inputs", "passages"):
+        if error.field in ("inputs", "texts", "passages"):
             error = error.at(field="TEXT", index=error.index)
         click.echo(f"vectord: {error.message}", err=True)
         return None
 
 
-async def _ask(config: Config, request: Any) -> Any:
+async def _ask(config: Config, ask: Callable[[Engine], Awaitable[T]]) -> T:
     from vectord.compose import running_engine  # noqa: PLC0415 - imported on use
-    from vectord.schema import Caller  # noqa: PLC0415
 
     async with running_engine(config) as engine:
-        return await engine.answer(request, Caller(client="command", route="command"))
+        return await ask(engine)
 
 
 def _print_scores(result: Any, scored: Iterable[tuple[int, float, str]], as_json: bool) -> int:
