@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from tests.real_server import running
 from tests.towers import image_of, media_of, write_towers
 
 from vectord import Client, Embedder
+from vectord.bulk import pipeline
+from vectord.bulk.database import DatabaseOutput, StoredRow
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkFailed, Stopped
+from vectord.bulk.job import BulkFailed, BulkJob, Stopped
 from vectord.bulk.pipeline import Pipeline
 from vectord.bulk.remote import RemoteEmbedder
 from vectord.schema import PDF, Media
@@ -80,10 +82,10 @@ async def test_a_broken_file_fails_its_own_row(folder: Path, tmp_path: Path) -> 
 
 async def test_an_interrupted_job_embeds_only_the_missing_pages(folder: Path, tmp_path: Path) -> None:
     """A part may end within a PDF."""
-    pipeline = Pipeline(find_source(job_of(folder, tmp_path / "out.jsonl", part_rows=2)))
-    interrupted = FakeEmbedder(before=lambda inputs: pipeline.stop(15) if ROWS[4][2] in inputs else None)
+    job = Pipeline(find_source(job_of(folder, tmp_path / "out.jsonl", part_rows=2)))
+    interrupted = FakeEmbedder(before=lambda inputs: job.stop(15) if ROWS[4][2] in inputs else None)
     with pytest.raises(Stopped):
-        await run_pipeline(pipeline, interrupted)
+        await run_pipeline(job, interrupted)
     rest = FakeEmbedder()
     summary = await run_job(folder, tmp_path / "out.jsonl", rest, part_rows=2)
     assert 0 < summary.resumed_from == len(ROWS) - len(rest.seen)
@@ -126,6 +128,46 @@ async def test_a_file_that_a_row_names_may_be_missing(tmp_path: Path) -> None:
     errors = [row["error"] for row in read_output(tmp_path / "out.jsonl")]
     assert summary.failed == 3
     assert errors[0] == "none.png cannot be read: No such file or directory"
+
+
+class MemoryDatabase(DatabaseOutput):
+    form = "memory"
+
+    def __init__(self, job: BulkJob, stored: dict[Any, StoredRow]) -> None:
+        super().__init__(job)
+        self.stored = stored
+
+    def _add_vector(self, kind: str, width: int) -> None: ...
+
+    def _create(self) -> None: ...
+
+    def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
+        return [self.stored[id_].columns["vectord_fingerprint"] for id_ in ids if id_ in self.stored]
+
+    def _upsert(self, entries: Sequence[StoredRow]) -> None:
+        self.stored |= {entry.id: entry for entry in entries}
+
+
+@pytest.mark.parametrize("id_column", [None, "path"])
+async def test_a_database_stores_each_page_and_embeds_changed_files_again(
+    folder: Path, tmp_path: Path, id_column: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although a row has only the name of its file."""
+    stored: dict[Any, StoredRow] = {}
+    monkeypatch.setattr(pipeline, "output_of", lambda job: MemoryDatabase(job, stored))
+
+    async def seen() -> list[Any]:
+        options = {"out_url": "qdrant://host/c", "output_format": "qdrant", "id_column": id_column}
+        embedder = FakeEmbedder()
+        await run_pipeline(Pipeline(find_source(job_of(folder, tmp_path / "c", **options))), embedder)
+        return embedder.seen
+
+    assert (await seen(), await seen()) == ([media for *_, media in ROWS], [])
+    assert len(stored) == len(ROWS)
+    if id_column:
+        assert {"0/0.png", "1/a.PDF#1", "1/a.PDF#3"} <= stored.keys()
+    (folder / "0/0.png").write_bytes(IMAGES["2/2.png"].data)
+    assert await seen() == [IMAGES["2/2.png"]]
 
 
 @pytest.fixture(scope="module")

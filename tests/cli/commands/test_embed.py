@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.pdfs import pdf_of
+from tests.towers import image_of, write_towers
 
 from vectord import Embedder
 from vectord.cli.main import run
@@ -79,3 +81,47 @@ def test_a_refusal_is_one_line(
     assert run(words) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_towers(tmp_path_factory.mktemp("clip") / "clip", "CLIP")
+
+
+def test_pictures_are_searched_by_a_text(tmp_path: Path, clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a folder whose name ends with a slash, and the pages of PDFs; a text that is no file stays one."""
+    (tmp_path / "pictures/deep").mkdir(parents=True)
+    names = ["pictures/deep/a.png", "pictures/b.JPG"]
+    for seed, name in enumerate(names):
+        image_of(40, 30, seed=seed).save(tmp_path / name)
+    (tmp_path / "pictures/c.pdf").write_bytes(pdf_of())
+    (tmp_path / "pictures/notes.txt").write_text("no picture")
+    words = [
+        "embed",
+        "--similar",
+        "a fox",
+        "pictures/",
+        "none.png",
+        "--model",
+        str(clip),
+        "--dtype",
+        "float32",
+        "--json",
+    ]
+    assert run(words) == 0
+    found = {one["text"]: one["score"] for one in json.loads(capsys.readouterr().out)["results"]}
+    given = ["a fox", *map(Path, names), Path("pictures/c.pdf"), "none.png"]
+    with Embedder(str(clip), dtype="float32", offline=True) as embedder:
+        query, *vectors = embedder.embed(given)
+    shown = [*names, *[f"pictures/c.pdf, page {page}" for page in (1, 2, 3)], "none.png"]
+    assert found.keys() == set(shown)
+    for name, vector in zip(shown, vectors, strict=True):
+        assert found[name] == pytest.approx(float(query @ vector), abs=1e-5)
+
+
+def test_a_picture_for_a_model_of_texts_names_one_for_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_of(40, 30).save(tmp_path / "a.png")
+    assert run(["embed", "a.png"]) == 1
+    assert "--model openai/clip-vit-base-patch32" in capsys.readouterr().err
