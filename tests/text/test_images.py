@@ -183,16 +183,17 @@ def test_a_large_file_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
         decoded(Media(bytes(101)))
 
 
+@pytest.mark.parametrize("longest", [128, 32], ids=["tiles", "one view"])
 @pytest.mark.parametrize("size", [(90, 200), (300, 110), (32, 32), (7, 7), (1, 190), (129, 127)], ids=str)
-def test_tiles_equal_the_processor(size: tuple[int, int]) -> None:
+def test_tiles_equal_the_processor(size: tuple[int, int], longest: int) -> None:
     """Idefics3's: of wide, high and small images; the blocks of a view's patches are adjacent."""
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
     image, side, patch = image_of(*size), 32, 8
-    edges = {"size": {"longest_edge": 4 * side}, "max_image_size": {"longest_edge": side}}
+    edges = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": side}}
     processor = Idefics3ImageProcessorPil(**edges, do_normalize=False, rescale_factor=1.0)
     want = processor(image, return_tensors="np", return_row_col_info=True)
-    tiling = Tiling(longest_edge=4 * side, side=side)
+    tiling = Tiling(longest_edge=longest, side=side)
     own = ImageProcessor(
         resize=(side, side), resample=1, crop=(side, side), patch=patch, class_token=False, merge=2, tiling=tiling
     )
