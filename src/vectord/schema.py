@@ -46,6 +46,7 @@ class Media(msgspec.Struct, frozen=True):
     data: bytes
     type: Literal["image/*", "application/pdf"] = "image/*"
     page: int | None = None  # of a PDF, counted from 1; None: each page is an input of its own
+    url: str = ""  # where `data`, empty until then, is fetched before the engine receives the request
 
     @property
     def has_pages(self) -> bool:
@@ -53,7 +54,9 @@ class Media(msgspec.Struct, frozen=True):
         return self.type == PDF and self.page is None
 
 
-# A text; token ids of the model's own vocabulary; an image; or several of them, joined.
+# A text; an image; or several of them in order, one of which is an image.
+Item: TypeAlias = str | Media | Sequence[str | Media]
+# The same; token ids of the model's own vocabulary; or ids and texts, joined.
 Input: TypeAlias = str | Media | Sequence[int | str | Media]
 
 
@@ -62,6 +65,14 @@ class InputPage(msgspec.Struct, frozen=True, array_like=True):
 
     index: int  # of the file among the inputs of the request
     page: int | None  # counted from 1; None: the input is no PDF
+
+
+def item_of(parts: Sequence[str | Media]) -> Item:
+    """The parts of one item: texts alone are joined by newlines."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n".join(texts)
+    return parts[0] if len(parts) == 1 else parts
 
 
 def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
@@ -123,10 +134,19 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that the model's chat template turns into one text."""
 
-    messages: str  # JSON: objects with `role`, `content` (a list of texts) and what else the template may read
+    # JSON: objects with `role`, `content` (a list of texts, and {"type": "image"}) and what else the template may read
+    messages: str
+    media: Sequence[Media] = ()  # the images, in the order of their places
     variables: str = "{}"  # JSON: further names that the template may read
     add_generation_prompt: bool = False  # with the beginning of an answer at the end
     continue_final_message: bool = False  # without the end of the last message
+
+    @property
+    def item(self) -> Item:
+        """The texts and images of all messages, in order, without a template."""
+        media = iter(self.media)
+        contents = [message["content"] for message in msgspec.json.decode(self.messages)]
+        return item_of([part if isinstance(part, str) else next(media) for content in contents for part in content])
 
 
 class ChunkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +204,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     patches: bool = False  # ColBERT only: also the part of an image that each vector belongs to
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
-    conversation: Conversation | None = None  # the only input, in place of `inputs`
+    conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
     waits: bool = False  # at a full server: as long as the server's longest wait; False: as its setting says
 
 
@@ -209,8 +229,8 @@ class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True):
 class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Scores of passages for a query."""
 
-    query: str
-    passages: Sequence[str]
+    query: Item
+    passages: Sequence[Item]
     model: str | None = None  # None: the first served model with scores of its own, else the first that embeds
     text: TextOptions = TextOptions()
     method: RerankMethod | None = None  # None: the model's own scores, else its best vectors
@@ -231,7 +251,7 @@ class ClassifyRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
     raw: bool = False  # the logits
     each_token: bool = False  # scores of every token, by a model that was trained for that
-    conversation: Conversation | None = None  # the only input, in place of `inputs`
+    conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
 
 
 class SimilarityRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,7 +268,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     add_special_tokens: bool = True
     prompt_name: str | None = None
-    conversation: Conversation | None = None  # the only input, in place of `inputs`
+    conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
 
 
 class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):

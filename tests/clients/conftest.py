@@ -6,6 +6,7 @@ VECTORD_COMMAND, or else by .venv-dev's interpreter.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
@@ -15,9 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
+import numpy as np
+import numpy.typing as npt
 import pytest
 from tests.clients.own_api import OwnApi
 from tests.clients.quiet import QUIET
@@ -94,6 +97,26 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 def server(serve: Serve, models: list[str]) -> str:
     """The base URL of the server for most clients: the default profile, without a key."""
     return serve(*models)
+
+
+class Pictures(NamedTuple):
+    """Files, the vectors that transformers makes of them and of `PICTURED`, and the URL of a server of that CLIP."""
+
+    url: str
+    files: list[Path]
+    vectors: npt.NDArray[np.float32]
+    of_text: npt.NDArray[np.float32]
+
+    @property
+    def uris(self) -> list[str]:
+        return [f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}" for file in self.files]
+
+
+@pytest.fixture(scope="session")
+def pictures(serve: Serve, written: Path) -> Pictures:
+    vectors = np.load(written / "pictures.npy")
+    files = sorted((written / "pictures").iterdir())
+    return Pictures(serve(str(written / "tiny-clip")), files, vectors[1:], vectors[:1])
 
 
 @pytest.fixture(scope="session")

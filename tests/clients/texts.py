@@ -19,6 +19,7 @@ TEXTS = [
 ]
 TOO_LONG = "word " * 400
 QUERY = "Which animal is happy?"
+PICTURED = "a lazy dog"  # a text for the model of pictures
 PASSAGES = TEXTS[:3]
 
 

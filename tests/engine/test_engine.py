@@ -841,14 +841,14 @@ async def test_a_conversation_is_read_as_its_text() -> None:
     """In the template of the requested model; its vector is that of the rendered text."""
     conversation = Conversation(messages='[{"role": "user", "content": ["hi"]}]')
     async with serving(FakeBackend(), FakeBackend(), models=[spec(), spec(chat_template=ROLES)]) as engine:
-        asked = EmbedRequest(inputs=(), model="m1", conversation=conversation)
+        asked = EmbedRequest(inputs=(), model="m1", conversations=[conversation])
         found = await engine.answer(asked, ANYONE)
-        expected = await engine.answer(replace(asked, inputs=["user: hi;"], conversation=None), ANYONE)
+        expected = await engine.answer(replace(asked, inputs=["user: hi;"], conversations=()), ANYONE)
         assert isinstance(found, EmbedResult)
         assert isinstance(expected, EmbedResult)
         assert np.array_equal(found.dense["float"], expected.dense["float"])
         assert found.usage.lengths == expected.usage.lengths
-        tokens = await engine.answer(TokenizeRequest(inputs=(), model="m1", conversation=conversation), ANYONE)
+        tokens = await engine.answer(TokenizeRequest(inputs=(), model="m1", conversations=[conversation]), ANYONE)
         assert tokens.usage.characters == len("user: hi;")  # type: ignore[union-attr]
         with pytest.raises(InvalidField, match="no chat template"):
             await engine.answer(replace(asked, model="m0"), ANYONE)

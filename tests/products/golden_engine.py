@@ -177,7 +177,7 @@ class GoldenEngine:
                 scores = np.array(_turns(COSINES, len(request.sentences)), np.float32)
                 return SimilarityResult(**SERVED, scores=scores, usage=_usage([request.source, *request.sentences]))
             case TokenizeRequest():
-                texts = request.inputs or ["a conversation"]
+                texts = request.inputs or ["a conversation"] * len(request.conversations)
                 tokens = [list(_tokens(text, request.add_special_tokens)) for text in texts]
                 return TokenizeResult(model="served", tokens=tokens, usage=_usage(texts), max_input_tokens=256)
             case DecodeRequest():
@@ -207,7 +207,7 @@ class GoldenEngine:
         return model_list(*found, truncates=models.limits.truncates, starting=models.starting)
 
     def _embedded(self, request: EmbedRequest) -> EmbedResult:
-        inputs = request.inputs or ["a conversation"]
+        inputs = request.inputs or ["a conversation"] * len(request.conversations)
         count = len(inputs)
         rows = {**DENSE, **({} if self._behaviour.vectors is None else {"float": self._behaviour.vectors})}
         dense = {name: rows[name][_turns(range(len(rows[name])), count)] for name in request.precisions}
@@ -295,7 +295,7 @@ def _chunked(request: DocumentsRequest) -> DocumentsResult:
 
 
 def _classified(request: ClassifyRequest) -> ClassifyResult:
-    texts: Sequence[Any] = request.ids or request.inputs or ["a conversation"]
+    texts: Sequence[Any] = request.ids or request.inputs or ["a conversation"] * len(request.conversations)
     inputs = [" ".join(text) if isinstance(text, tuple) else text for text in texts]
     used = _usage(inputs)
     counts = [length.kept for length in used.lengths] if request.each_token else []

@@ -15,6 +15,9 @@ from tests.models import write_bert
 from tests.products.test_real_models import served
 from tests.towers import image_of, media_of, write_towers
 
+from vectord.products.common.media import DOT
+from vectord.text import images
+
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 PART = {"type": "image_url", "image_url": {"url": IMAGE}}
 ITEM = {"text": "a dog", "image": IMAGE}
@@ -41,6 +44,15 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "infinity, image": ("infinity/embeddings", {"input": [IMAGE], "modality": "image"}),
     "infinity, audio": ("infinity/embeddings", {"input": [IMAGE], "modality": "audio"}),
     "infinity, path of images": ("infinity/embeddings_image", {"input": [IMAGE]}),
+    "vLLM, classify": ("vllm/classify", {"messages": [{"role": "user", "content": [PART]}]}),
+    "vLLM, tokenize": ("vllm/tokenize", {"messages": [{"role": "user", "content": [PART]}]}),
+    "vLLM, rerank": ("vllm/rerank", {"query": "a dog", "documents": ["a cat", {"content": [PART]}]}),
+    "vLLM, score": ("vllm/score", {"queries": {"content": [PART]}, "documents": "a dog"}),
+    "OpenAI, messages": ("openai/v1/embeddings", {"input": [{"role": "user", "content": [PART]}]}),
+    "llama.cpp, marker": (
+        "llamacpp/embeddings",
+        {"content": {"prompt_string": "<__media__>", "multimodal_data": ["iVBORw0KGgo="]}},
+    ),
     "infinity, path of sound": ("infinity/embeddings_audio", {"input": [IMAGE]}),
 }
 
@@ -75,6 +87,7 @@ SENT = base64.b64encode(media_of(image_of(40, 50)).data).decode()
 URL_SAFE = SENT.translate(str.maketrans("+/", "-_"))
 URI = f"data:image/png;base64,{SENT}"
 OBJECT = {"type": "image_url", "image_url": {"url": URI}}
+CONVERSATIONS = [[{"role": "user", "content": content}] for content in ("a fox", [OBJECT])]
 # Path, body, and the way to the vector of the second input, which is the image.
 READ: dict[str, tuple[str, dict[str, Any], str]] = {
     "vectord": ("vectord/vectord/embed", {"inputs": ["a fox", {"image": URI}]}, "data.1.dense"),
@@ -128,8 +141,19 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "embeddings.1.values",
     ),
+    "vLLM, messages": ("vllm/v1/embeddings", {"messages": CONVERSATIONS}, "data.1.embedding"),
+    "vLLM, input": ("vllm/v1/embeddings", {"input": CONVERSATIONS}, "data.1.embedding"),
+    "vLLM, pooling": ("vllm/pooling", {"messages": CONVERSATIONS[1], "task": "embed"}, "data.0.data"),
+    "OpenAI, messages": ("openai/v1/embeddings", {"input": CONVERSATIONS[1]}, "data.0.embedding"),
+    "infinity, path": ("infinity/embeddings_image", {"input": [URI, URI]}, "data.1.embedding"),
+    "llama.cpp, a part": ("llamacpp/embeddings", {"input": [OBJECT]}, "0.embedding.0"),
+    "llama.cpp, a marker": (
+        "llamacpp/embeddings",
+        {"content": ["a", {"prompt_string": "<__media__>", "multimodal_data": [SENT]}]},
+        "1.embedding.0",
+    ),
 }
-DIALECTS = ("openai", "cohere", "jina", "voyage", "infinity", "vectord", "google")
+DIALECTS = ("openai", "cohere", "jina", "voyage", "infinity", "vectord", "google", "vllm", "llamacpp")
 
 
 def found(answer: Any, way: str) -> Any:
@@ -161,7 +185,7 @@ async def test_every_form_is_the_same_image(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[Any, str]] = {
     "a URL": ("https://example.com/a.png", "fetches none"),
-    "a file": ("file:///etc/passwd", "fetches none"),
+    "a file": ("file:///etc/passwd", "must be a data URI"),
     "no base64": ("data:image/png;base64,***", "not valid base64"),
     "half a base64": (SENT[:-1], "not valid base64"),
     "a sound": ("data:audio/wav;base64,aGk=", "another kind than an image"),
@@ -188,3 +212,57 @@ async def test_a_bad_image_is_refused_with_its_place(tmp_path: Path) -> None:
         both = await ask("/dialects/jina/v1/embeddings", model="clip", input=[{"text": "a", "image": URI}])
         assert "an image and a text; this model embeds each of them alone" in both.json["detail"]
     assert not wrong, wrong
+
+
+async def test_images_are_scored_by_their_vectors(tmp_path: Path) -> None:
+    """On both sides, alone or in lists, and the answer repeats the parts; a text with an image is refused."""
+    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
+
+        async def asked(path: str, **body: Any) -> Any:
+            reply = await ask(f"/dialects/vllm/{path}", model="clip", **body)
+            assert reply.status == 200, reply.body
+            return reply.json
+
+        image, text = {"content": [OBJECT]}, {"content": [{"type": "text", "text": "a fox"}]}
+        embedded = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=["a fox", {"image": URI}, "birds"])
+        vectors = np.array([item["dense"] for item in embedded.json["data"]])
+        cosines = vectors @ vectors.T
+        scored = await asked("score", queries="a fox", documents=[image, "birds", text])
+        np.testing.assert_allclose([one["score"] for one in scored["data"]], cosines[0, [1, 2, 0]], atol=1e-5)
+        scored = await asked("score", data_1=image, data_2=["a fox", "birds"])
+        np.testing.assert_allclose([one["score"] for one in scored["data"]], cosines[1, [0, 2]], atol=1e-5)
+        scored = await asked("score", text_1=["birds", image], text_2={"content": [*text["content"], OBJECT]})
+        np.testing.assert_allclose([one["score"] for one in scored["data"]], [cosines[2, 0], 1], atol=1e-5)
+        ranked = (await asked("rerank", query=image, documents=["birds", image, {"text": "a fox"}]))["results"]
+        assert {one["index"]: one["document"] for one in ranked} == {
+            0: {"text": "birds"},
+            1: {"text": None, "multi_modal": [OBJECT]},
+            2: {"text": "a fox"},
+        }
+        assert ranked[0]["index"] == 1
+        both = {"content": [*text["content"], OBJECT]}
+        for body, place in (
+            ({"query": both, "documents": ["birds"]}, "`query` has an image and a text"),
+            ({"query": "birds", "documents": ["birds", both]}, "`documents[1]` has an image and a text"),
+            ({"query": image, "documents": ["birds"], "max_tokens_per_query": 9}, "`query` is or has an image"),
+        ):
+            refused = await ask("/dialects/vllm/rerank", model="clip", **body)
+            assert refused.status == 400 and place in refused.json["error"]["message"], refused.body
+
+
+async def test_a_request_with_very_many_tiny_images_is_refused_for_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first one is decoded, in each API."""
+    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
+        monkeypatch.setattr(images, "decoded", None)
+        for name, (path, key, item) in {
+            "vectord": ("vectord/vectord/embed", "inputs", {"image": DOT}),
+            "OpenAI": ("openai/v1/embeddings", "input", {"image": DOT}),
+            "Jina": ("jina/v1/embeddings", "input", DOT),
+            "Cohere": ("cohere/v2/embed", "images", DOT),
+            "Voyage": ("voyage/v1/multimodalembeddings", "inputs", {"content": [{"image_base64": DOT}]}),
+            "vLLM": ("vllm/v1/embeddings", "messages", [{"role": "user", "content": [OBJECT]}]),
+        }.items():
+            reply = await ask(f"/dialects/{path}", model="clip", **{key: [item] * 5000})
+            assert 400 <= reply.status < 500 and b"at most" in reply.body, (name, reply.body)

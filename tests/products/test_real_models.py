@@ -348,4 +348,9 @@ async def test_each_conversation_has_the_vector_of_its_text(tmp_path: Path) -> N
             answer = (await ask("/v1/embeddings", **{field: conversations[:2]})).json
             assert [item["embedding"] for item in answer["data"]] == [item["embedding"] for item in expected]
             refused = await ask("/v1/embeddings", **{field: conversations})
-            assert (refused.status, refused.json["error"]["param"]) == (400, f"{field}[2]")
+            assert refused.status == 400 and f"`{field}[2]`" in refused.json["error"]["message"]
+    async with served(folder) as ask:  # OpenAI's API reads messages, too
+        answer = await ask("/v1/embeddings", input=conversations[0])
+        assert answer.json["data"][0]["embedding"] == expected[0]["embedding"]
+        refused = await ask("/v1/embeddings", input=conversations[0], prompt="query: ")
+        assert refused.status == 400 and "`prompt` is for texts" in refused.json["error"]["message"]

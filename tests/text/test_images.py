@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import struct
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import GifImagePlugin, Image, PngImagePlugin, WebPImagePlugin
 from tests.checkpoints.reading import spec_of
 from tests.towers import MOST_PATCHES, image_of, media_of, reference_inputs, write_towers
 
@@ -116,6 +117,67 @@ def test_the_first_frame_of_an_animation_counts(spec: ModelSpec) -> None:
     assert np.array_equal(pixels_of(spec, moving), pixels_of(spec, media_of(first)))
 
 
+def _gif(frames: int) -> bytes:
+    """A file of so many frames, each of one pixel on a canvas of 40 x 50."""
+    canvas = b"GIF89a" + struct.pack("<HHBBB", 40, 50, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+    frame = b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02D\x01\0"
+    return canvas + frame * frames + b";"
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_an_animation_costs_its_first_frame(spec: ModelSpec, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many others follow: none is looked for."""
+    frames = [image_of(40, 50, seed=seed) for seed in range(8)]
+    moving = media_of(frames[0], kind, save_all=True, append_images=frames[1:])
+    for plugin in (
+        Image.Image,
+        GifImagePlugin.GifImageFile,
+        PngImagePlugin.PngImageFile,
+        WebPImagePlugin.WebPImageFile,
+    ):
+        monkeypatch.setattr(plugin, "seek", _fail)
+    read(spec, moving, Media(_gif(1_000_000)))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF"])
+def test_a_polyglot_is_the_image_it_begins_with(spec: ModelSpec, kind: str) -> None:
+    """What follows, such as an archive, a page or another image, is not read."""
+    image = media_of(image_of(40, 50), kind)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a.html", "<script>alert(1)</script>")
+    for other in (archive.getvalue(), b"<html><script>alert(1)</script>", media_of(image_of(9, 9), "BMP").data):
+        assert np.array_equal(pixels_of(spec, Media(image.data + other)), pixels_of(spec, image))
+        with pytest.raises(InvalidField):
+            read(spec, Media(other[:3] + image.data))
+
+
+def _exif(entries: int, *values: bytes) -> bytes:
+    """EXIF with a table that announces so many entries."""
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, entries) + b"".join(values)
+
+
+HOSTILE_EXIF = {
+    "an unknown orientation": _exif(1, struct.pack("<HHIII", 0x0112, 3, 1, 0xFFFF, 0)),
+    "an orientation in words": _exif(1, struct.pack("<HHI4sI", 0x0112, 2, 4, b"6666", 0)),
+    "2 billion orientations": _exif(1, struct.pack("<HHIII", 0x0112, 3, 2**31, 0, 0)),
+    "a table in itself": _exif(2, struct.pack("<HHII", 0x8769, 4, 1, 8), struct.pack("<HHIII", 0x8825, 4, 1, 8, 8)),
+    "65,535 entries": _exif(65_535, struct.pack("<HHII", 0x0112, 5, 2**30, 2**30) * 4000),
+    "an offset beyond the end": b"Exif\0\0II*\0" + struct.pack("<I", 2**31),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("name", HOSTILE_EXIF)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_hostile_exif_turns_nothing(spec: ModelSpec, kind: str, name: str) -> None:
+    """It is no error either: the photo is there."""
+    image = image_of(60, 40)
+    assert np.array_equal(
+        pixels_of(spec, media_of(image, kind, exif=HOSTILE_EXIF[name])), pixels_of(spec, media_of(image, kind))
+    )
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_a_photo_is_turned_as_its_camera_says(spec: ModelSpec) -> None:
     """EXIF orientation 6: the camera was held upright. A broken EXIF block turns nothing and is no error."""
@@ -137,14 +199,15 @@ def test_an_image_costs_its_rows_and_is_known_by_its_file(spec: ModelSpec) -> No
     assert texts.digests[0] == texts.digests[2] != texts.digests[1]
 
 
-def _png(width: int, height: int, data: bytes = b"") -> bytes:
-    """A PNG whose header claims this size."""
+def _png(width: int, height: int, data: bytes = b"", *before: tuple[bytes, bytes]) -> bytes:
+    """A PNG whose header claims this size. before: chunks before the pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+    chunks = ((b"IHDR", header), *before, (b"IDAT", zlib.compress(data)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*one) for one in chunks)
 
 
 ATTACKS: dict[str, tuple[bytes, str]] = {
@@ -153,6 +216,10 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "a line": (_png(65_535, 1), "65535 x 1 pixels; one side may be at most 200 times the other"),
     "truncated": (media_of(image_of(90, 90), "JPEG").data[:600], "broken or truncated"),
     "no pixels": (_png(50, 50), "broken or truncated"),
+    "a bomb in a note": (
+        _png(9, 9, b"", (b"zTXt", b"note\0\0" + zlib.compress(bytes(2**26)))),
+        "broken or truncated",
+    ),
     "empty": (b"", "not an image in one of the formats BMP, GIF, JPEG, PNG, TIFF, WEBP"),
     "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "not an image in one of the formats"),
     "PDF": (b"%PDF-1.7\n", "not an image in one of the formats"),

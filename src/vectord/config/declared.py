@@ -495,6 +495,12 @@ class ServerConfig:
     payload_limit: int = setting(
         32 * 2**20, "Most bytes in a request body, before and after decompression; 413 above.", limits=(1024, 2**40)
     )
+    allow_media_urls: tuple[str, ...] = setting(
+        (),
+        "Hosts from which images are fetched that requests name by a URL; *: all with public addresses. A request's "
+        "files together have at most payload_limit bytes.",
+        pattern=(r"\*|[^\s/:@*]+", "names of hosts such as images.example.com, or *"),
+    )
     batch_dir: str | None = setting(
         None,
         "Folder for files and batches, whose routes exist only with it. One server may use it at a time.",

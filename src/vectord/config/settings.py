@@ -105,7 +105,8 @@ class Setting(Declaration):
 
     def _listed(self, items: list[str]) -> tuple[str, ...]:
         kept = tuple(item.strip() for item in items if item.strip())
-        if not kept and self.default:
+        is_good = self.pattern is None or all(re.fullmatch(self.pattern[0], item) for item in kept)
+        if not is_good or (not kept and self.default):
             raise BadValue(self.expected)
         return kept
 

@@ -71,6 +71,7 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Gauges,
+    Item,
     Lane,
     Limits,
     ListModels,
@@ -407,8 +408,8 @@ class Engine:
                     if task.caller.expect_fingerprint or getattr(request, "expect_fingerprint", None):
                         _check_fingerprint(target, request, task.caller)
                     asked = request
-                    if getattr(request, "conversation", None) is not None:
-                        asked = await self._rendered(target, request, task.caller)
+                    if getattr(request, "conversations", ()):
+                        asked = await self._rendered(target, request, task)
                     running = work.run(target, asked, task)
                     if isinstance(request, RerankRequest):
                         running = within(self._config.rerank_timeout_s or 0.0, running)
@@ -442,13 +443,28 @@ class Engine:
             raise InvalidField("{field} is not the adapter in the model's name; leave one of them out.", field="task")
         return replace(request, model=model, text=replace(request.text, task=adapter))
 
-    async def _rendered(self, target: ModelOrComposite, request: ModelRequest, caller: Caller) -> ModelRequest:
-        """The request with the text of its conversation as its only input."""
+    async def _rendered(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> ModelRequest:
+        """The request with what its conversations say as its inputs: the text by the model's chat template, or, with an
+        image and for a model of images that has no template, the texts and images alone."""
         assert isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest)
-        assert request.conversation is not None
-        template = target.lead.spec.chat_template
-        text = await self._chat_templates.render(template, request.conversation, caller.client)
-        return replace(request, inputs=(text,), conversation=None)
+        spec, several = target.lead.spec, len(request.conversations) > 1
+        task.check_most("conversations", len(request.conversations))
+        inputs: list[Item] = []
+        for index, conversation in enumerate(request.conversations):
+            place = index if several else None
+            if not conversation.media and (spec.images is None or spec.chat_template is not None):
+                try:
+                    text = await self._chat_templates.render(spec.chat_template, conversation, task.caller.client)
+                except InvalidRequest as error:
+                    raise error.at(index=place) from error.__cause__
+                inputs.append(text)
+            elif isinstance(request, EmbedRequest):
+                inputs.append(conversation.item)
+                request = replace(request, text=replace(request.text, add_special_tokens=True))
+            else:
+                template = "{field} has an image; this model reads texts only here."
+                raise InvalidField(template, field="conversations", index=place)
+        return replace(request, inputs=inputs, conversations=())
 
     def _pull(self, request: PullModel, caller: Caller) -> PullResult:
         target = self._registry.served_as(request.model, caller.models)
@@ -641,7 +657,7 @@ def _placed(error: BaseException, request: ModelRequest) -> BaseException:
     if error.index is None and not isinstance(error, InvalidRequest):
         return error
     field = WORK[type(request)].inputs
-    inputs = getattr(request, "ids", ()) or getattr(request, field)
+    inputs = getattr(request, "ids", ()) or getattr(request, "conversations", ()) or getattr(request, field)
     return error.at(field=field, index=None if len(inputs) <= 1 else error.index)
 
 

@@ -16,7 +16,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Names, Rend
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import Medium, Switch, agreed, check_count, refuse_none
-from vectord.products.common.media import joined_parts, read_image
+from vectord.products.common.media import read_image
 from vectord.products.common.models import check_one_model
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
@@ -29,6 +29,7 @@ from vectord.schema import (
     MultiRequest,
     MultiResult,
     TextOptions,
+    item_of,
 )
 
 ROUTES = Routes()
@@ -67,22 +68,23 @@ def render_error(error: VectordError) -> Rendered:
 class Part(msgspec.Struct, rename="camel"):
     text: str | None = None
     inline_data: Annotated[Any, about("an image: `mimeType`, and base64 `data`")] = None
-    file_data: Medium = None
+    file_data: Annotated[Any, about("an image: `mimeType`, and `fileUri`, an http or https URL")] = None
     underscored_inline_data: Medium = msgspec.field(name="inline_data", default=None)
     underscored_file_data: Medium = msgspec.field(name="file_data", default=None)
 
     def read(self) -> str | Media:
-        """The text or the image. Raises InvalidField for both, neither, or another file."""
-        image = self.inline_data or self.underscored_inline_data
-        if self.file_data or self.underscored_file_data or (self.text is None) == (not image):
-            template = "{field} must hold texts or `inlineData` alone: no file is fetched."
-            raise InvalidField(template, field="parts")
+        """The text or the image. Raises InvalidField for several, none, or another file."""
+        data = self.inline_data or self.underscored_inline_data
+        file = self.file_data or self.underscored_file_data
+        if [self.text is not None, bool(data), bool(file)].count(True) != 1:
+            raise InvalidField("{field} must each hold a text, `inlineData` or `fileData`.", field="parts")
         if self.text is not None:
             return self.text
+        image = data or file
         kind = image.get("mimeType", image.get("mime_type")) if isinstance(image, dict) else None
         if not isinstance(kind, str) or not kind.startswith("image/"):
-            raise InvalidField("{field}: the `mimeType` of `inlineData` must be an image's.", field="parts")
-        return read_image(image.get("data"), "parts")
+            raise InvalidField("{field}: the `mimeType` of a file must be an image's.", field="parts")
+        return read_image(image.get("data") if data else image.get("fileUri", image.get("file_uri")), "parts")
 
 
 class Content(msgspec.Struct):
@@ -214,7 +216,7 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
         raise EmptyInput("{field} must hold a text.", field="parts")
     read = [options.title or "", *(part.read() for part in parts)]
     return EmbedRequest(
-        inputs=[joined_parts([part for part in read if part])],
+        inputs=[item_of([part for part in read if part])],
         model=model or None,
         text=TextOptions(truncate=options.auto_truncate, truncate_by_default=True, kind=kind),
         dimensions=agreed(

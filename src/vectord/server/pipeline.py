@@ -35,6 +35,7 @@ from vectord.products.common.batches import BatchRequest, BatchResult
 from vectord.schema import Caller, EmbedResult, Request, Result, Usage
 from vectord.server.admission.gate import Gate, caller_of, request_id
 from vectord.server.admission.keys import KEY_HEADERS, Key
+from vectord.server.media_urls import MediaUrls, places_of
 
 _log = logging.getLogger("vectord.server")
 
@@ -126,11 +127,17 @@ class RequestPipeline:
     """One per process."""
 
     def __init__(
-        self, gate: Gate, shutdown: Shutdown, observer: ExchangeObserver | None = None, tracer: Tracing | None = None
+        self,
+        gate: Gate,
+        shutdown: Shutdown,
+        observer: ExchangeObserver | None = None,
+        tracer: Tracing | None = None,
+        media_urls: MediaUrls | None = None,
     ) -> None:
-        """observer: receives every exchange, also refused ones; must not block."""
+        """observer: receives every exchange, also refused ones; must not block. media_urls: None refuses them all."""
         self.gate = gate
         self.shutdown = shutdown
+        self._media_urls = media_urls or MediaUrls(None, 0)
         self._observer = observer
         self._tracer = tracer
         self._housekeeping = Housekeeping("the report of a request")
@@ -200,7 +207,10 @@ class RequestPipeline:
         del parse  # it may have the body
         parsed_s = time.perf_counter()
         try:
-            result = await ask(call.request, caller)
+            request = call.request
+            if places := places_of(request):
+                request = await self._media_urls.fetched(request, places)
+            result = await ask(request, caller)
             exchange, usage = record.exchange, getattr(result, "usage", None)
             exchange.model = getattr(result, "model", None)
             if isinstance(usage, Usage):  # a gRPC stream has many results

@@ -33,13 +33,13 @@ class ChatTemplates:
             raise InvalidField(
                 "{field} cannot be read: this model has no chat template. Send the text itself, or start the server "
                 "with --chat-template.",
-                field="conversation",
+                field="conversations",
             )
         size = len(conversation.messages) + len(conversation.variables)
         if size > LIMIT_CHARACTERS:
             raise InputTooLong(
                 "{field} may have at most {most} characters; got {size}.",
-                field="conversation",
+                field="conversations",
                 most=f"{LIMIT_CHARACTERS:,}",
                 size=f"{size:,}",
             )

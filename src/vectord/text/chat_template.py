@@ -183,7 +183,7 @@ def rendered(template: ChatTemplate, conversation: Conversation) -> str | Invali
 
 def _failed(reason: str) -> InvalidField:
     template = "The model's chat template does not render {field}: {reason}."
-    return InvalidField(template, field="conversation", reason=reason)
+    return InvalidField(template, field="conversations", reason=reason)
 
 
 def _text(template: ChatTemplate, conversation: Conversation) -> str:

@@ -18,6 +18,7 @@ from infinity_client.models import (
     RerankInput,
 )
 from infinity_client.vision_client import InfinityVisionAPI
+from PIL import Image
 from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
 
@@ -103,6 +104,22 @@ def test_the_vision_client_embeds_texts(server, own):
     ((vectors, tokens),) = [InfinityVisionAPI(server, model=MODEL).embed(MODEL, TEXTS[:3]).result()]
     assert_same_vectors(np.concatenate(vectors), own.embed(TEXTS[:3]))
     assert tokens == own.count_tokens(TEXTS[:3])
+
+
+def test_the_vision_client_embeds_pictures(pictures):
+    """It sends them as JPEG, which changes some pixels."""
+    api = InfinityVisionAPI(pictures.url, model="tiny-clip")
+    vectors, tokens = api.image_embed("tiny-clip", [Image.open(file) for file in pictures.files]).result()
+    cosines = (np.concatenate(vectors) * pictures.vectors).sum(1) / np.linalg.norm(pictures.vectors, axis=1)
+    assert cosines.min() > 0.99
+    assert tokens == 17 * len(pictures.files)
+
+
+def test_pictures_by_their_modality(pictures):
+    """As data URIs, the vectors of transformers."""
+    body = OpenAIEmbeddingInputImage(input_=pictures.uris, modality=OpenAIEmbeddingInputImageModality.IMAGE)
+    answer = embeddings.sync(client=Client(base_url=pictures.url), body=body)
+    assert_same_vectors([item.embedding for item in answer.data], pictures.vectors)
 
 
 def test_a_key_is_required(guarded_server, key):

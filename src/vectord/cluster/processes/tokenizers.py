@@ -42,7 +42,7 @@ class Tokenizers:
 
         The first request to a model begins to load its tokenizer, and does not wait for it.
         """
-        if not isinstance(request, EmbedRequest) or request.conversation is not None or request.partial:
+        if not isinstance(request, EmbedRequest) or request.conversations or request.partial:
             return None
         if not request.inputs or len(request.inputs) > state.models.limits.max_inputs_per_request:
             return None

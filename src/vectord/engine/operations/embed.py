@@ -1,6 +1,6 @@
 """Texts to vectors of every kind, from one model or, for a composite, from several at once; similarity of texts.
 
-rerank.py and documents.py use the raw vectors of one model (`vectors_of`).
+rerank.py and documents.py use the raw vectors of one model (`vectors_by`, `vectors_of`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def _embed(
     if not request.outputs:
         usage = usage_of(task, (), request.inputs, NOTHING_RAN)
         return EmbedResult(model=target.name, fingerprint=space, usage=usage)
-    work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
+    work = [vectors_by(served, kinds, request, task, shown=True) for served, kinds in parts]
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
@@ -187,28 +187,34 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
 
 
-async def _of_one_model(
-    served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
+async def vectors_by(
+    served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task, *, shown: bool = False
 ) -> ModelVectors:
+    """The vectors of `request.inputs` by one model, each by its network for such inputs. shown: as of `vectors_of`."""
     if served.spec.images is not None and served.spec.image_text is None:
         images = [i for i, one in enumerate(request.inputs) if isinstance(one, Media)]
         if images:
-            return await _with_images(served, kinds, request, images, task)
+            return await _with_images(served, kinds, request, images, task, shown)
     reader = served if served.queries is None else served.reader_of(request.text)
-    return await _by_reader(reader, kinds, request, task)
+    return await _by_reader(reader, kinds, request, task, shown)
 
 
 async def _by_reader(
-    reader: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
+    reader: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task, shown: bool
 ) -> ModelVectors:
     async with task.use(reader) as runner:
         if request.partial:
             return await _partial_vectors(runner, request, kinds, task)
-        return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=True)
+        return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=shown)
 
 
 async def _with_images(
-    served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, images: Sequence[int], task: Task
+    served: ServedModel,
+    kinds: frozenset[VectorKind],
+    request: EmbedRequest,
+    images: Sequence[int],
+    task: Task,
+    shown: bool,
 ) -> ModelVectors:
     """The dense vectors of inputs of which those at `images` are images: each network reads its own."""
     for field in ("prompt", "prompt_name"):
@@ -222,7 +228,7 @@ async def _with_images(
     async def read(reader: ServedModel, places: Sequence[int]) -> ModelVectors:
         part = replace(request, inputs=[request.inputs[i] for i in places])
         try:
-            return await _by_reader(reader, kinds, part, task)
+            return await _by_reader(reader, kinds, part, task, shown)
         except VectordError as error:
             if error.index is None:
                 raise

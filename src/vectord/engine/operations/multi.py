@@ -102,5 +102,6 @@ def _inputs(part: EmbedRequest | RerankRequest | ClassifyRequest) -> Sequence[In
 
 
 def _characters(part: EmbedRequest | RerankRequest | ClassifyRequest) -> int:
-    queries = len(part.query) * len(part.passages) if isinstance(part, RerankRequest) else 0
+    query = part.query if isinstance(part, RerankRequest) else None
+    queries = len(query) * len(_inputs(part)) if isinstance(query, str) else 0
     return queries + characters(_inputs(part))

@@ -7,14 +7,15 @@
     sparse    dot product of the sparse vectors
     weighted  BGE-M3's: a weighted mean of dense, sparse and colbert
 
-With vectors the query is read once. With pairs it is tokenized once, and a causal model runs the tokens that all pairs
-begin with once per batch.
+With vectors the query is read once, and query and passages may be images. With pairs it is tokenized once, and a causal
+model runs the tokens that all pairs begin with once per batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -23,13 +24,16 @@ from msgspec.structs import replace
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.embed import ModelVectors, check_specials, vectors_of
+from vectord.engine.operations.embed import ModelVectors, check_specials, vectors_by
 from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     AnswerKind,
+    EmbedRequest,
     Float32,
+    InputKind,
+    Item,
     RerankMethod,
     RerankRequest,
     RerankResult,
@@ -56,8 +60,8 @@ LEAST_SHARED_TOKENS = 8  # a shorter shared prefix is not worth a text of its ow
 class Pieces(msgspec.Struct, frozen=True):
     """The texts that are scored: the passages, or their chunks."""
 
-    texts: Sequence[str]
-    spans: Sequence[Span]
+    texts: Sequence[Item]
+    spans: Sequence[Span]  # of chunks
     owners: Sequence[int]  # the passage of each text, ascending; every passage has at least one
 
     def best(self, scores: Float32, logits: Float32 | None) -> list[int]:
@@ -95,19 +99,19 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
     method = _check(served, target.name, request, task)
     async with task.use(served) as runner:
         with placing_errors("query"):
-            (query,) = await _cut(runner, [request.query], request.max_query_tokens, task)
-        cut = await _cut(runner, request.passages, request.max_passage_tokens, task)
-        pieces = await _pieces(runner, request, [passage.text for passage in cut], task)
-        read_request = replace(request, query=query.text)
+            (query,), (query_cut,) = await _cut(runner, [request.query], request.max_query_tokens, task)
+        passages, cuts = await _cut(runner, request.passages, request.max_passage_tokens, task)
+        pieces = await _pieces(runner, request, passages, task)
+        read_request = replace(request, query=query)
         if method == "scores":
             scored = await _by_scores(runner, read_request, pieces, task)
         else:
-            scored = await _by_vectors(served, runner, method, read_request, pieces, task)
+            scored = await _by_vectors(served, method, read_request, pieces, task)
     best = pieces.best(scored.scores, scored.logits)
     read = list(scored.read)
     last = {owner: place for place, owner in enumerate(pieces.owners)}  # each passage's last piece
-    for passage, place in zip(cut, last.values(), strict=True):
-        read[place] = passage.whole(read[place])
+    for cut, place in zip(cuts, last.values(), strict=True):
+        read[place] = cut.whole(read[place])
     return RerankResult(
         model=target.name,
         fingerprint=served.fingerprint,
@@ -117,8 +121,8 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
         usage=usage_of(
             task, read, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
         ),
-        query=query.whole(scored.query),
-        passages=[passage.whole(scored.pieces[place]) for passage, place in zip(cut, best, strict=True)],
+        query=query_cut.whole(scored.query),
+        passages=[cut.whole(scored.pieces[place]) for cut, place in zip(cuts, best, strict=True)],
         max_tokens=served.spec.max_tokens,
         spans=[pieces.spans[place] for place in best] if request.chunks is not None else None,
     )
@@ -149,15 +153,30 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
     return method
 
 
-async def _cut(runner: ModelRunner, texts: Sequence[str], max_tokens: int | None, task: Task) -> Sequence[CutText]:
+async def _cut(
+    runner: ModelRunner, items: Sequence[Item], max_tokens: int | None, task: Task
+) -> tuple[Sequence[Item], Sequence[CutText]]:
+    """The items, and the cut of each. With `max_tokens`, they are texts of at most so many tokens."""
     if max_tokens is None:
-        return [CutText(text, 0, 0) for text in texts]
-    return await task.encode(texts, lambda part: runner.tokenizer.cut(texts, max_tokens, part))
+        return items, [CutText("", 0, 0)] * len(items)
+    texts = _texts(items)
+    cuts = await task.encode(texts, lambda part: runner.tokenizer.cut(texts, max_tokens, part))
+    return [cut.text for cut in cuts], cuts
 
 
-async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:
+def _texts(items: Sequence[Item]) -> Sequence[str]:
+    """The items, which must be texts. Raises InvalidField."""
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            template = "{field} is or has an image; this model, or a field of this request, reads texts only."
+            raise InvalidField(template, index=index)
+    return cast("Sequence[str]", items)
+
+
+async def _pieces(runner: ModelRunner, request: RerankRequest, items: Sequence[Item], task: Task) -> Pieces:
     if request.chunks is None:
-        return Pieces(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
+        return Pieces(items, (), range(len(items)))
+    passages = _texts(items)
     chunked = await task.chunk(runner, passages, request.chunks)
     spans = [
         [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]  # a passage without text
@@ -173,14 +192,16 @@ async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequenc
 
 
 async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
-    read = ReadRequest(
-        inputs=pieces.texts,
-        options=request.text,
-        truncate=runner.truncates(request.text),
-        query=request.query,
-        instruction=request.instruction,
-    )
+    with placing_errors("query"):
+        (question,) = _texts([request.query])
     with placing_errors(owners=pieces.owners):
+        read = ReadRequest(
+            inputs=_texts(pieces.texts),
+            options=request.text,
+            truncate=runner.truncates(request.text),
+            query=question,
+            instruction=request.instruction,
+        )
         texts = await task.read(runner, read)
         prefix = _shared_prefix(runner, texts)
         ran = await task.run(runner, replace(texts, prefix=prefix) if prefix else texts, SCORES)
@@ -190,7 +211,7 @@ async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces
     query = texts.parts[0][0]
     if request.text.count_all:
         with placing_errors("query"):
-            (query,) = await task.whole_lengths(runner, [request.query], [query])
+            (query,) = await task.whole_lengths(runner, [question], [query])
     if runner.spec.listwise is not None:
         states = np.split(ran.rows("scores"), np.cumsum(texts.all_pooled)[:-1])
         scores = await compute(sum(part.size for part in states), partial(postprocess.list_scores, states))
@@ -239,24 +260,17 @@ def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Floa
 
 
 async def _by_vectors(
-    served: ServedModel, runner: ModelRunner, method: RerankMethod, request: RerankRequest, pieces: Pieces, task: Task
+    served: ServedModel, method: RerankMethod, request: RerankRequest, pieces: Pieces, task: Task
 ) -> Scored:
     kinds = NEEDS[method]
 
-    async def read_query() -> ModelVectors:
-        options = replace(request.text, kind="query")
-        with placing_errors("query"):
-            if served.queries is None:
-                return await vectors_of(runner, [request.query], options, kinds, task)
-            async with task.use(served.queries) as queries:
-                return await vectors_of(queries, [request.query], options, kinds, task)
+    async def read(items: Sequence[Item], use: InputKind) -> ModelVectors:
+        with placing_errors("query") if use == "query" else placing_errors(owners=pieces.owners):
+            asked = EmbedRequest(inputs=items, text=replace(request.text, kind=use), outputs=kinds)
+            return await vectors_by(served, kinds, asked, task)
 
-    async def read_passages() -> ModelVectors:
-        with placing_errors(owners=pieces.owners):
-            return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task)
-
-    query, passages = await together([read_query(), read_passages()])
-    scores = {kind: await _similarity(kind, runner.spec, query, passages) for kind in sorted(kinds)}
+    query, passages = await together([read([request.query], "query"), read(pieces.texts, "document")])
+    scores = {kind: await _similarity(kind, served.spec, query, passages) for kind in sorted(kinds)}
     if method == "weighted":
         shares = np.array(request.weights or (1.0, 1.0, 1.0))
         columns = np.stack([scores["dense"], scores["sparse"], scores["colbert"]], axis=1)  # (pieces, 3)

@@ -17,7 +17,7 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import Force, Image, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task
-from vectord.products.common.media import joined_parts, read_image
+from vectord.products.common.media import read_image
 from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
 from vectord.products.common.vectors import (
     EmbeddingType,
@@ -41,6 +41,7 @@ from vectord.schema import (
     TokenizeRequest,
     TokenizeResult,
     Usage,
+    item_of,
 )
 
 ROUTES = Routes({"truncate_side": "truncate"})
@@ -226,7 +227,7 @@ def _read_parts(item: EmbedInput, index: int) -> Input:
         if part.type == "text" and part.text is None:
             template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
             raise InvalidField(template, field="inputs", index=index)
-    return joined_parts(
+    return item_of(
         [(part.text or "") if part.type == "text" else read_image(part.image_url, index=index) for part in item.content]
     )
 

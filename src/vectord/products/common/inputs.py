@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import inspect
@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import about, described, no_effect, refused
-from vectord.products.common.media import joined_parts, read_image
-from vectord.schema import ChunkOptions, Input, InputKind, Media, Side, Span, TextOptions
+from vectord.products.common.media import read_image
+from vectord.schema import ChunkOptions, Input, InputKind, Item, Media, Side, Span, TextOptions, item_of
 
 T = TypeVar("T")
 
@@ -64,15 +64,21 @@ class InputItem(TextItem):
     bytes: Image = None
     image_url: Image = None
     image_base64: Image = None
+    role: str | None = None
 
-    def read_input(self, field: str, index: int | None = None) -> Input:
-        """The text or the image, or both as parts of one input. Raises InvalidField as `read` and `read_image`."""
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a message of a conversation: see chat.py."""
+        return self.role is not None and self.text is None and self._images == (None,) * len(self._images)
+
+    def read_item(self, field: str, index: int | None = None) -> Item:
+        """The text or the image, or the image before the text. Raises InvalidField as `read` and `read_image`."""
         images = [value for value in self._images if value is not None]
         others = any(medium is not None for medium in (self.audio, self.video, self.pdf))
         if not images or others or self.type not in IMAGE_TYPES:
             return self.read(field, index)
         parts: list[str | Media] = [read_image(image, field, index) for image in images]
-        return joined_parts(parts if self.text is None else [self.text, *parts])
+        return item_of(parts if self.text is None else [*parts, self.text])
 
 
 def read_parts(content: Sequence[InputItem], index: int) -> Input:
@@ -81,9 +87,9 @@ def read_parts(content: Sequence[InputItem], index: int) -> Input:
         raise EmptyInput("{field} cannot be empty", field="inputs", index=index)
     parts: list[str | Media] = []
     for item in content:
-        read = item.read_input("inputs", index)
-        parts += [read] if isinstance(read, str | Media) else cast("Sequence[str | Media]", read)
-    return joined_parts(parts)
+        read = item.read_item("inputs", index)
+        parts += [read] if isinstance(read, str | Media) else read
+    return item_of(parts)
 
 
 TextsOrIds: TypeAlias = str | list[str | TokenId | list[TokenId]]
@@ -123,7 +129,7 @@ def _input(item: str | int | list[int] | InputItem, index: int, field: str) -> I
     if isinstance(item, str):
         return item
     if isinstance(item, InputItem):
-        return item.read_input(field, index)
+        return item.read_item(field, index)
     if isinstance(item, int):
         raise _mixed(index, field)
     if not item:

@@ -1,17 +1,15 @@
 """Images in the forms of all products: a string, or an object that holds one. Raises errors with canonical field names.
 
-    "data:image/png;base64,..."   everywhere; a plain input of Jina's, OpenAI's and infinity's clients
-    "iVBORw0KGgo..."              base64 alone, in a key for images
-    {"url": "data:..."}           the `image_url` of OpenAI, vLLM and Cohere; Voyage's is the string itself
-
-A URL is refused: this server fetches nothing.
+"data:image/png;base64,..."   everywhere; a plain input of Jina's, OpenAI's and infinity's clients
+"iVBORw0KGgo..."              base64 alone, in a key for images
+{"url": "data:..."}           the `image_url` of OpenAI, vLLM and Cohere; Voyage's is the string itself
+"https://..."                 in place of each of these; server/media_urls.py fetches it, or refuses
 """
 
 import re
 from binascii import Error, a2b_base64
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import cast
 
 from vectord.errors import InvalidField
 from vectord.schema import PDF, Input, Media
@@ -19,19 +17,22 @@ from vectord.schema import PDF, Input, Media
 _DATA_URI = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE)
 _PLAIN = str.maketrans("-_", "+/", " \t\r\n")  # the URL-safe alphabet of Google's SDK, and lines
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}:", re.IGNORECASE)
+DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAACAkQBADs="  # one pixel
 
 
 def read_image(value: object, field: str = "inputs", index: int | None = None) -> Media:
-    """The image in a string or object of a body, not decoded. Raises InvalidField."""
+    """The image in a string or object of a body, not decoded, or not even fetched. Raises InvalidField."""
     if isinstance(value, dict):
         value = value.get("url")
     if not isinstance(value, str):
         template = "{field}: an image must be a string: a data URI, or base64."
         raise InvalidField(template, field=field, index=index)
     found = _DATA_URI.match(value)
-    if found is None and _URL.match(value):
-        template = "{field} has a URL, and this server fetches none; send the image as a data URI with base64."
-        raise InvalidField(template, field=field, index=index)
+    if found is None and (scheme := _URL.match(value)):
+        if scheme[0].lower() not in ("http:", "https:"):
+            template = "{field}: an image must be a data URI with base64, base64 alone, or an http or https URL."
+            raise InvalidField(template, field=field, index=index)
+        return Media(b"", url=value)
     kind = "" if found is None else (found["type"] or "")
     if kind and not kind.lower().startswith("image/"):
         template = "{field} has a file of another kind than an image; this model embeds texts and images only."
@@ -65,10 +66,3 @@ def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
 def _is_image(text: str) -> bool:
     """Whether a string is an image as a data URI, and not a text that begins with one."""
     return text[:11].lower() == "data:image/" and _DATA_URI.match(text) is not None and " " not in text
-
-
-def joined_parts(parts: Sequence[str | Media]) -> Input:
-    """One input of several parts: texts are joined by newlines, unless there is an image."""
-    if all(isinstance(part, str) for part in parts):
-        return "\n".join(cast("Sequence[str]", parts))
-    return parts[0] if len(parts) == 1 else parts

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
+from vectord.products.common.chat import ContentPart
 from vectord.products.common.fields import about, refused
-from vectord.products.common.inputs import TextItem, agreed
-from vectord.schema import ClassifyResult, Float32, RerankRequest, RerankResult, best_first
+from vectord.products.common.inputs import InputItem, TextItem, agreed
+from vectord.schema import ClassifyResult, Float32, Item, RerankRequest, RerankResult, best_first, item_of
 
 T = TypeVar("T")
 Order: TypeAlias = Callable[[Float32, Float32 | None], Iterable[int]]  # scores, logits: (N,) -> N places
@@ -25,6 +26,14 @@ class TextDocument(msgspec.Struct):
     """A document of a response."""
 
     text: str
+
+
+class ShownDocument(msgspec.Struct):
+    """A document of a response. `text` is null if it has an image; the rest is as it was sent."""
+
+    text: str | None
+    multi_modal: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET  # its `content`
+    image: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class RankedItem(msgspec.Struct):
@@ -48,7 +57,34 @@ class ScoredLabel(msgspec.Struct):
     score: float
 
 
-Documents: TypeAlias = list[str | TextItem]
+class ContentItem(msgspec.Struct):
+    """Texts and images, in order, as one item. Texts alone are joined by newlines."""
+
+    content: Annotated[list[ContentPart], msgspec.Meta(min_length=1)]
+
+    def read(self, field: str, index: int | None = None) -> Item:
+        return item_of([part.read(field, index) for part in self.content])
+
+
+class DocumentItem(InputItem):
+    """A text or an image in an object, or both in parts, as in ContentItem."""
+
+    content: Annotated[list[ContentPart], msgspec.Meta(min_length=1)] | None = None
+
+    def shown(self, item: Item) -> dict[str, Any]:
+        """The document in a response, for all these products but infinity. item: what was read of it."""
+        if isinstance(item, str) and self.content is None:
+            return as_object(item)
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.content is None:
+            return {"text": None, **given}
+        parts = [{key: value for key, value in asdict(part).items() if value is not None} for part in self.content]
+        return {"text": None, "multi_modal": parts}
+
+
+Query: TypeAlias = str | ContentItem
+Documents: TypeAlias = list[str | DocumentItem]
+TextDocuments: TypeAlias = list[str | TextItem]
 
 EXAMPLE: Mapping[str, Any] = {
     "query": "What is the capital of France?",
@@ -56,11 +92,35 @@ EXAMPLE: Mapping[str, Any] = {
 }
 
 
-def read_documents(documents: Sequence[str | TextItem]) -> list[str]:
-    """The documents' texts. Raises InvalidField for a document that is not a text alone."""
+def read_query(query: Query) -> Item:
+    return query if isinstance(query, str) else query.read("query")
+
+
+def read_documents(documents: Documents) -> list[Item]:
+    """Raises InvalidField for a document that is neither text nor image."""
+    return [_read(document, index) for index, document in enumerate(documents)]
+
+
+def _read(document: str | DocumentItem, index: int) -> Item:
+    if isinstance(document, str):
+        return document
+    if document.content is not None:
+        return ContentItem(document.content).read("passages", index)
+    return document.read_item("passages", index)
+
+
+def read_texts(documents: Sequence[str | TextItem]) -> list[str]:
+    """Raises InvalidField for a document that is not a text alone."""
     return [
         document if isinstance(document, str) else document.read("passages", index)
         for index, document in enumerate(documents)
+    ]
+
+
+def shown_documents(documents: Documents, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Each document in a response. items: what `read_documents` made of them."""
+    return [
+        as_object(one) if isinstance(one, str) else one.shown(item) for one, item in zip(documents, items, strict=True)
     ]
 
 
@@ -103,8 +163,8 @@ def with_fields(request: RerankRequest, body: HasRerankFields) -> RerankRequest:
     return replace(request, instruction=instruction, max_query_tokens=max_query_tokens)
 
 
-def as_object(text: str) -> dict[str, str]:
-    """A document in a response, for all these products but infinity."""
+def as_object(text: str) -> dict[str, Any]:
+    """A text in a response, for all these products but infinity."""
     return {"text": text}
 
 

@@ -39,7 +39,7 @@ from vectord.products.common.inputs import (
     refuse_none,
     with_nvidia_keys,
 )
-from vectord.products.common.media import read_image
+from vectord.products.common.media import DOT, read_image
 from vectord.products.common.models import (
     ListedModels,
     named_models,
@@ -144,13 +144,28 @@ class Embeddings(BaseAnswer):
     names={"inputs": "input"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    if body.modality == "audio":
+    return _embed(body, incoming, body.modality)
+
+
+@ROUTES.post(
+    "/embeddings_image",
+    answer=Embeddings,
+    summary="Embed images: /embeddings with the modality image",
+    example={"input": [DOT]},
+    names={"inputs": "input"},
+)
+def parse_images(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    return _embed(body, incoming, "image")
+
+
+def _embed(body: EmbeddingsBody, incoming: Incoming, modality: str | None) -> Call:
+    if modality == "audio":
         raise ModelCannot("The modality audio is not served; {field} must be 'text' or 'image'.", field="modality")
-    if body.modality not in (None, "text", "image"):
+    if modality not in (None, "text", "image"):
         raise InvalidField("{field} must be 'text' or 'image'.", field="modality")
     model = _model(body.model, incoming)
     request = EmbedRequest(
-        inputs=_images(body.input) if body.modality == "image" else _texts(body.input),
+        inputs=_images(body.input) if modality == "image" else _texts(body.input),
         model=model,
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
         text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
@@ -301,20 +316,11 @@ ROUTES.get("/models", "/v1/models", summary="List served models", answer=ListedM
 # --- what is not served ---------------------------------------------------------------------------------------
 
 
-def refuse_modality(modality: str, incoming: Incoming) -> NoReturn:
-    template = "The modality {modality} is not served; texts are, at /embeddings."
-    raise ModelCannot(template, field="input", modality=modality)
+def refuse_audio(incoming: Incoming) -> NoReturn:
+    raise ModelCannot("The modality audio is not served; texts and images are, at /embeddings.", field="input")
 
 
-for _modality in ("image", "audio"):
-    ROUTES.add(
-        Route(
-            method="POST",
-            path=f"/embeddings_{_modality}",
-            parse=partial(refuse_modality, _modality),
-            summary=f"Refused: {_modality} is not served",
-        )
-    )
+ROUTES.add(Route(method="POST", path="/embeddings_audio", parse=refuse_audio, summary="Refused: audio is not served"))
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -37,12 +37,14 @@ from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,
     Documents,
+    Query,
     RankedItem,
     RerankFields,
-    TextDocument,
-    as_object,
+    ShownDocument,
     ranked,
     read_documents,
+    read_query,
+    shown_documents,
     with_fields,
 )
 from vectord.products.common.vectors import (
@@ -341,7 +343,7 @@ def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResul
 
 
 class RerankBody(RerankFields):
-    query: str
+    query: Query
     documents: Documents
     model: str | None = None
     top_n: TopN = None
@@ -359,8 +361,8 @@ class RerankBody(RerankFields):
 class RankedDocument(RankedItem):
     """`score` and `text` repeat `relevance_score` and `document.text` for clients of Semantic Explorer."""
 
-    text: str | UnsetType = UNSET  # unless return_documents is false
-    document: TextDocument | UnsetType = UNSET
+    text: str | UnsetType | None = UNSET  # unless return_documents is false
+    document: ShownDocument | UnsetType = UNSET
 
 
 class RankingTokens(msgspec.Struct):
@@ -393,7 +395,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     refuse_none(body.documents, "passages")
     documents = read_documents(body.documents)
     request = RerankRequest(
-        query=body.query,
+        query=read_query(body.query),
         passages=documents,
         model=body.model or None,
         text=TextOptions(truncate=body.truncation, truncate_by_default=True),
@@ -404,9 +406,15 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     shows = body.return_documents is not False
 
     def render(result: RerankResult) -> Rendered:
+        results = ranked(result, range(len(documents)), body.top_n, document=None)
+        if shows:
+            shown = shown_documents(body.documents, documents)
+            for item in results:
+                document = shown[item["index"]]
+                item.update(text=document["text"], document=document)
         return json_answer(
             object="list",
-            results=ranked(result, documents, body.top_n, document=as_object if shows else None, text=shows),
+            results=results,
             model=result.model,
             usage=token_usage(result.usage),
             id=f"rerank-{random_id()}",

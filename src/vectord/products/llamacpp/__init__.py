@@ -30,8 +30,7 @@ from vectord.products.common.errors import STATUSES, Statuses, error_response, r
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Force,
-    Medium,
-    TextItem,
+    InputItem,
     Truncate,
     Use,
     User,
@@ -39,6 +38,7 @@ from vectord.products.common.inputs import (
     refuse_none,
     with_nvidia_keys,
 )
+from vectord.products.common.media import read_image
 from vectord.products.common.models import (
     ListedModels,
     first_model,
@@ -67,12 +67,15 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Input,
+    Item,
+    Media,
     ModelList,
     RerankRequest,
     RerankResult,
     TextOptions,
     TokenizeRequest,
     TokenizeResult,
+    item_of,
 )
 
 ROUTES = Routes({"truncate_side": "truncate"})
@@ -125,12 +128,15 @@ Norm = Annotated[
 ]
 
 
-class PromptObject(TextItem):
-    """A text in an object: whole, in parts that are joined, or itself a part, with a `type`."""
+MARKER = "<__media__>"
 
-    prompt_string: str | None = None
-    content: list[TextItem] | None = None
-    multimodal_data: Medium = None
+
+class PromptObject(InputItem):
+    """A text or an image in an object: whole, in parts of one input, or itself a part, with a `type`."""
+
+    prompt_string: Annotated[str | None, about("a text, with <__media__> in the place of each image")] = None
+    content: list[InputItem] | None = None
+    multimodal_data: Annotated[list[Any] | None, about("the images of `prompt_string`, in base64")] = None
 
 
 # One text, or a list of texts; each may be token ids, a list of both, or an object. A list with an id is one text, and
@@ -227,7 +233,7 @@ def _without_pooling(name: str | None, incoming: Incoming) -> bool:
 
 def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
     if isinstance(prompts, PromptObject):
-        return [_text(prompts, field)]
+        return [_object(prompts, field)]
     if isinstance(prompts, str):
         return [prompts]
     refuse_none(prompts, field)
@@ -238,34 +244,49 @@ def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
                 raise InvalidField(template, field=field, index=index)
         return [cast("Sequence[int | str]", prompts)]
     if any(isinstance(prompt, PromptObject) and prompt.type is not None for prompt in prompts):
-        return ["".join(_part(prompt, field, index) for index, prompt in enumerate(prompts))]
+        return [_joined([_part(prompt, field, index) for index, prompt in enumerate(prompts)])]
     return [_input(prompt, field, index) for index, prompt in enumerate(prompts)]
 
 
 def _input(prompt: str | TokenId | list[TokenId | str] | PromptObject, field: str, index: int) -> Input:
     if isinstance(prompt, PromptObject):
-        return _text(prompt, field, index)
+        return _object(prompt, field, index)
     if isinstance(prompt, list) and not any(isinstance(piece, int) for piece in prompt):
         raise EmptyInput("{field} has no token ids", field=field, index=index)
     return cast("Input", prompt)
 
 
-def _part(prompt: object, field: str, index: int) -> str:
+def _part(prompt: object, field: str, index: int) -> Item:
     if not isinstance(prompt, PromptObject) or prompt.type is None:
         raise InvalidField("{field}: a list with a part holds only parts.", field=field, index=index)
-    return prompt.read(field, index)
+    return prompt.read_item(field, index)
 
 
-def _text(prompt: PromptObject, field: str, index: int | None = None) -> str:
-    if prompt.multimodal_data:
-        raise InvalidField("{field}: `multimodal_data` is refused: texts only.", field=field, index=index)
+def _object(prompt: PromptObject, field: str, index: int | None = None) -> Item:
     if prompt.prompt_string is not None:
-        return prompt.prompt_string
+        texts = prompt.prompt_string.split(MARKER) if prompt.multimodal_data else [prompt.prompt_string]
+        images = [read_image(one, field, index) for one in prompt.multimodal_data or ()]
+        if len(texts) != len(images) + 1:
+            template = "{field}: `prompt_string` needs {marker} once for each file in `multimodal_data`."
+            raise InvalidField(template, field=field, index=index, marker=MARKER)
+        return _joined([piece for pair in zip(texts, [*images, ""], strict=True) for piece in pair])
     if prompt.content is not None:
-        return "".join(part.read(field, index) for part in prompt.content)
+        return _joined([part.read_item(field, index) for part in prompt.content])
     if prompt == PromptObject():
         raise WrongType("{field}: an object must have `prompt_string` or `content`.", field=field, index=index)
-    return prompt.read(field, index)
+    return prompt.read_item(field, index)
+
+
+def _joined(items: Sequence[Item]) -> Item:
+    """One item of all parts; texts next to each other are one text."""
+    parts: list[str | Media] = []
+    for item in items:
+        for part in [item] if isinstance(item, str | Media) else item:
+            if isinstance(part, str) and parts and isinstance(last := parts[-1], str):
+                parts[-1] = last + part
+            elif part:
+                parts.append(part)
+    return item_of(parts)
 
 
 def _norm(body: EmbeddingBody) -> int:

@@ -2,19 +2,22 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from vectord import errors
-from vectord.errors import Overloaded, Unavailable, VectordError
+from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
+from vectord.products.common.chat import read_input_conversation
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import (
+    InputItem,
     Normalize,
     Prompt,
     Switch,
@@ -46,7 +49,7 @@ from vectord.products.common.vectors import (
     read_encoding,
 )
 from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
-from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, Input, ModelList, Precision, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})
 
@@ -56,7 +59,7 @@ ROUTES = Routes({"truncate_side": "truncate"})
 class EmbeddingsBody(msgspec.Struct):
     """`dimensions` and `output_dimension` are one option, and may not contradict each other."""
 
-    input: TextsIdsOrItems
+    input: Annotated[TextsIdsOrItems, about("texts, token ids, or the messages of one conversation, as in vLLM")]
     model: str | None = None
     encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     dimensions: Width = None
@@ -161,20 +164,30 @@ def error_object(error: VectordError) -> dict[str, str | None]:
     answer=Embeddings,
     summary="Embed texts or token ids",
     example={"model": EXAMPLE_MODEL, "input": ["a happy person", "a rainy day"]},
-    names={"inputs": "input", "normalize": "normalized"},
+    names={"inputs": "input", "conversations": "input", "normalize": "normalized"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     encoding = read_encoding(body.encoding_format)
-    inputs = with_images(read_inputs(body.input))
-    check_characters(inputs, incoming.guards.max_text_chars)
+    text = TextOptions(prompt_name=body.prompt_name, prompt=body.prompt, own_ids=incoming.guards.own_ids)
+    inputs: Sequence[Input] = ()
+    conversations = []
+    if isinstance(first := body.input[0] if body.input else None, InputItem) and first.is_message:
+        if body.prompt_name is not None or body.prompt is not None:
+            template = "{field} is for texts; leave it out next to messages."
+            raise InvalidField(template, field="prompt" if body.prompt_name is None else "prompt_name")
+        conversations.append(read_input_conversation(incoming.body))
+        text = replace(text, prompt="", add_special_tokens=False)  # the template has both
+    else:
+        inputs = with_images(read_inputs(body.input))
+        check_characters(inputs, incoming.guards.max_text_chars)
     model = body.model or None
     if named := incoming.path.get("model"):
         check_one_model(named, model, incoming.models)
         model = named
-    text = TextOptions(prompt_name=body.prompt_name, prompt=body.prompt, own_ids=incoming.guards.own_ids)
     precision = body.output_dtype or "float"
     request = EmbedRequest(
         inputs=inputs,
+        conversations=conversations,
         model=model,
         text=with_nvidia_keys(text, body.truncate, body.input_type),
         normalize=body.normalized is not False,

@@ -19,14 +19,14 @@ from vectord.products.common.fields import about
 from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
-    Documents,
     RankedItem,
     RerankFields,
     TextDocument,
+    TextDocuments,
     as_object,
     best_passages,
     ranked,
-    read_documents,
+    read_texts,
     with_fields,
 )
 from vectord.products.common.vectors import TokenUsage, dump_json, json_answer, token_usage
@@ -204,7 +204,7 @@ class RerankBody(RerankFields):
     """return_documents: a key of other products on this path; it adds a `document` to each result."""
 
     query: str
-    documents: Documents
+    documents: TextDocuments
     model: str | None = None
     top_n: TopN = None
     return_documents: Switch = None
@@ -250,7 +250,7 @@ class Ranking(msgspec.Struct):
     render_error=_render_rerank_error,
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    passages = read_documents(body.documents)
+    passages = read_texts(body.documents)
     if not passages:
         return _empty(body.model, _reranks, **_ranking([], NO_USAGE))
     document = as_object if body.return_documents else None
@@ -315,7 +315,7 @@ class RankingNamed(msgspec.Struct):
 def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     if not body.documents:
         return _empty(body.model, _reranks, results=[])
-    passages = read_documents(body.documents)
+    passages = read_texts(body.documents)
     top_n = agreed(top_k=body.top_k or None, top_n=body.top_n or None)
 
     def render(result: RerankResult) -> Rendered:

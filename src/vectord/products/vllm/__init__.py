@@ -20,6 +20,18 @@ from msgspec.structs import replace
 from vectord import __version__
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, MissingField, VectordError, WrongType
 from vectord.products.common.body import Count, PositiveCount, TokenId
+from vectord.products.common.chat import (
+    Continue,
+    Conversations,
+    GenerationPrompt,
+    Messages,
+    RequestTemplate,
+    TemplateVariables,
+    TextsIdsOrMessages,
+    conversations_of,
+    read_conversation,
+    refuse_chat_fields,
+)
 from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect, refused
@@ -35,31 +47,23 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.models import ModelItem, model_item, named_models, served_names
 from vectord.products.common.ranking import (
+    ContentItem,
+    DocumentItem,
     Documents,
     Instruction,
+    Query,
     QueryTokens,
     RankedItem,
-    TextDocument,
+    ShownDocument,
     Variables,
-    as_object,
     best_labels,
     ranked,
     read_documents,
+    read_query,
+    shown_documents,
     with_fields,
 )
 from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
-from vectord.products.vllm.chat import (
-    Continue,
-    Conversations,
-    GenerationPrompt,
-    Messages,
-    RequestTemplate,
-    TemplateVariables,
-    TextsIdsOrMessages,
-    conversations_of,
-    read_conversation,
-    refuse_chat_fields,
-)
 from vectord.products.vllm.numbers import Numbers, read_numbers
 from vectord.schema import (
     ChunkOptions,
@@ -75,6 +79,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Input,
+    Item,
     ModelInfo,
     ModelList,
     MultiRequest,
@@ -95,7 +100,7 @@ NAMES: Mapping[str, str] = {
     "inputs": "input",
     "max_tokens": "truncate_prompt_tokens",
     "truncate_side": "truncation_side",
-    "conversation": "messages",
+    "conversations": "messages",
 }
 SCORING_NAMES: Mapping[str, str] = {**NAMES, "max_passage_tokens": "max_tokens_per_doc"}
 
@@ -118,7 +123,7 @@ Tokens = Annotated[
     ),
 ]
 
-OfMedia = Annotated[Any, no_effect("for images, sound and video, which are refused")]
+OfMedia = Annotated[Any, refused("images are read as the model's own settings say", {})]
 
 # --- what bodies and answers have in common -------------------------------------------------------------------
 
@@ -164,18 +169,7 @@ class _Given(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> Mapping[str, str]:
-        return {"inputs": self.field, "conversation": self.field}
-
-    def part_names(self, index: int) -> Mapping[str, str]:
-        return {**NAMES, **dict.fromkeys(self.names, f"{self.field}[{index}]")}
-
-    @property
-    def conversation(self) -> Conversation | None:
-        """Raises InvalidField if there are several."""
-        if len(self.conversations) > 1:
-            template = "{field} may hold one conversation here; /v1/embeddings takes several."
-            raise InvalidField(template, field=self.field)
-        return next(iter(self.conversations), None)
+        return {"inputs": self.field, "conversations": self.field}
 
 
 def _given(body: InputBody) -> _Given:
@@ -195,7 +189,7 @@ def _given(body: InputBody) -> _Given:
         try:
             conversations.append(read_conversation(body, messages))
         except InvalidField as error:
-            if error.field != "conversation":
+            if error.field != "conversations":
                 raise
             raise error.at(field=f"{given.field}[{index}]" if len(found) > 1 else given.field) from None
     return replace(given, conversations=conversations)
@@ -329,22 +323,11 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
         return _late_chunks(body, incoming, given, body.late_chunking_params.chunk_size)
     # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
     text = replace(_input_options(body, incoming, given), own_ids=incoming.guards.own_ids)
-    binary = not numbers.as_bytes
-    if len(given.conversations) > 1:
-        each = [replace(given, conversations=[one]) for one in given.conversations]
-        requests = [_embed_request(body, text, one, "dense") for one in each]
-
-        def render_each(result: MultiResult) -> Rendered:
-            results = cast("Sequence[EmbedResult]", result.results)
-            rows = [*chain.from_iterable(map(_rows, results))]
-            return _shown("embd", "embedding", "embedding", body, numbers, results[0].model, result.usage, rows)
-
-        return Call(MultiRequest(requests=requests), render_each, {"requests": given.field}, given.part_names, binary)
 
     def render(result: EmbedResult) -> Rendered:
         return _shown("embd", "embedding", "embedding", body, numbers, result.model, result.usage, _rows(result))
 
-    return Call(_embed_request(body, text, given, "dense"), render, given.names, binary=binary)
+    return Call(_embed_request(body, text, given, "dense"), render, given.names, binary=not numbers.as_bytes)
 
 
 def _late_chunks(body: EmbeddingBody, incoming: Incoming, given: _Given, size: int) -> Call:
@@ -489,7 +472,7 @@ def _embed_request(body: EmbeddingBody, text: TextOptions, given: _Given, output
         inputs=given.inputs,
         model=body.model or None,
         text=text,
-        conversation=given.conversation,
+        conversations=given.conversations,
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,
         dimensions=body.dimensions,
@@ -630,7 +613,7 @@ def _classify_request(body: InputBody, text: TextOptions, given: _Given) -> Clas
         ids=ids,
         model=body.model or None,
         text=text,
-        conversation=given.conversation,
+        conversations=given.conversations,
         raw=body.use_activation is False,
     )
 
@@ -645,7 +628,9 @@ def render_classes(body: InputBody, result: ClassifyResult) -> Rendered:
 
 # --- scores ---------------------------------------------------------------------------------------------------
 
-Texts: TypeAlias = str | list[str]
+
+# A single object is as many items as it has parts; within a list, an object is one item.
+Items: TypeAlias = str | ContentItem | list[str | ContentItem]
 
 # The names of the first and of the second texts of pairs; the pair of names that a body has decides.
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
@@ -663,16 +648,17 @@ class ScoringFields(CommonFields, kw_only=True):
 class ScoreBody(ScoringFields, kw_only=True):
     """First and second texts, under one of four pairs of names. A single first text is scored with each second text.
 
-    Otherwise both lists have the same length, and their texts pair in order.
+    Otherwise both lists have the same length, and their texts pair in order. In place of a text, models of images read
+    an object with `content`.
     """
 
-    queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
-    data_1: Texts | None = None
-    data_2: Texts | None = None
-    text_1: Texts | None = None
-    text_2: Texts | None = None
+    queries: Items | None = None
+    documents: Items | None = None
+    items: Items | None = None
+    data_1: Items | None = None
+    data_2: Items | None = None
+    text_1: Items | None = None
+    text_2: Items | None = None
 
 
 class Score(msgspec.Struct):
@@ -702,7 +688,7 @@ def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
     if names is None:
         known = ", or ".join(f"`{first}` and `{second}`" for first, second in PAIRS)
         raise WrongType("The body must have either {known}.", field=PAIRS[0][0], known=known)
-    first, second = _as_list(getattr(body, names[0])), _as_list(getattr(body, names[1]))
+    first, second = (_items(getattr(body, name), name) for name in names)
     if not first:
         raise EmptyInput("At least one text element must be given", field=names[0])
     if not second:
@@ -721,11 +707,15 @@ def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
     return Call(MultiRequest(requests=requests), render, {"requests": names[1]}, part_names)
 
 
-def _as_list(texts: Texts) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
+def _items(given: Items, field: str) -> list[Item]:
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, ContentItem):
+        return [part.read(field) for part in given.content]
+    return [one if isinstance(one, str) else one.read(field, index) for index, one in enumerate(given)]
 
 
-def _score_request(body: ScoringFields, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
+def _score_request(body: ScoringFields, incoming: Incoming, query: Item, passages: Sequence[Item]) -> RerankRequest:
     if body.max_tokens_per_doc and not 0 < body.max_tokens_per_doc < 2**31:
         raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
     request = RerankRequest(
@@ -751,13 +741,13 @@ def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Render
 
 
 class RerankBody(ScoringFields, kw_only=True):
-    query: str
-    documents: str | Documents
+    query: Query
+    documents: str | ContentItem | Documents
     top_n: Annotated[Count | None, about("null and 0: all")] = None
 
 
 class Ranked(RankedItem):
-    document: TextDocument
+    document: ShownDocument
 
 
 class Reranked(msgspec.Struct):
@@ -779,15 +769,20 @@ class Reranked(msgspec.Struct):
     names={**SCORING_NAMES, "passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    documents = [body.documents] if isinstance(body.documents, str) else read_documents(body.documents)
-    request = _score_request(body, incoming, body.query, documents)
+    given = body.documents
+    if isinstance(given, str):
+        given = [given]
+    elif isinstance(given, ContentItem):
+        given = [DocumentItem(content=[part]) for part in given.content]
+    documents = read_documents(given)
+    request = _score_request(body, incoming, read_query(body.query), documents)
 
     def render(result: RerankResult) -> Rendered:
         return json_answer(
             id=_id("rerank", body),
             model=result.model,
             usage=token_usage(result.usage),
-            results=ranked(result, documents, body.top_n, document=as_object),
+            results=ranked(result, shown_documents(given, documents), body.top_n, document=lambda shown: shown),
         )
 
     return Call(request, render)
@@ -829,7 +824,7 @@ class Tokenized(msgspec.Struct):
     summary="Tokenize a text",
     example={"prompt": "A bank of a river.", "return_token_strs": True},
     one_of=["prompt", "messages"],
-    names={"inputs": "prompt", "conversation": "messages"},
+    names={"inputs": "prompt", "conversations": "messages"},
 )
 def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     def render(result: TokenizeResult) -> Rendered:
@@ -849,7 +844,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
     if body.messages is None:
         raise MissingField("{field} is required.", field="inputs")
     conversation = read_conversation(body, body.messages, prompts=True)
-    request = replace(request, conversation=conversation, add_special_tokens=body.add_special_tokens is True)
+    request = replace(request, conversations=[conversation], add_special_tokens=body.add_special_tokens is True)
     return Call(request, render, {"inputs": "messages"})
 
 

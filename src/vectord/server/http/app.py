@@ -32,6 +32,7 @@ from vectord.server.http.incoming import guards_of
 from vectord.server.http.origins import Origins
 from vectord.server.http.probes import probe_pages
 from vectord.server.http.routing import Page, Table
+from vectord.server.media_urls import MediaUrls
 from vectord.server.pages.console import Viewer, console_pages
 from vectord.server.pages.docs import docs_pages
 from vectord.server.pages.examples import examples
@@ -87,7 +88,8 @@ def create_app(
     """
     shutdown = Shutdown()
     gate = gate or Gate(config, dialects)
-    pipeline = RequestPipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
+    observer = None if metrics is None else metrics.observe
+    pipeline = RequestPipeline(gate, shutdown, observer, tracer, _media_urls(config))
     backpressure = WriteBackpressure(config.payload_limit)
     if batches is not None:
         dialects = [replace(dialect, routes=dialect.routes + dialect.batch_routes) for dialect in dialects]
@@ -114,6 +116,14 @@ def create_app(
     app.state.backpressure = backpressure
     app.state.connection_observer = None if metrics is None else metrics.observe
     return app
+
+
+def _media_urls(config: ServerConfig) -> MediaUrls:
+    if not config.allow_media_urls:
+        return MediaUrls(None, 0)
+    from vectord.server.fetching import Fetcher  # noqa: PLC0415 - httpx takes 100 ms
+
+    return MediaUrls(Fetcher(config.allow_media_urls), config.payload_limit)
 
 
 def build_table(

@@ -1,4 +1,4 @@
-"""Conversations of a body: messages that the model's chat template turns into one text. Only text is read."""
+"""Conversations of a body: messages of texts and images, which the model's chat template makes one input of."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,15 @@ from typing import Annotated, Any, Protocol, TypeAlias, cast
 import msgspec
 
 from vectord.errors import InvalidField, MissingField
-from vectord.products.common.body import TokenId
+from vectord.products.common.body import Content, TokenId, decode
 from vectord.products.common.fields import about
-from vectord.schema import Conversation
+from vectord.products.common.inputs import Image
+from vectord.products.common.media import read_image
+from vectord.schema import Conversation, Media
 
 # The key of the text in each kind of part.
 TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+IMAGES = ("image_url", "input_image")
 
 
 class ContentPart(msgspec.Struct):
@@ -20,10 +23,20 @@ class ContentPart(msgspec.Struct):
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
+    image_url: Image = None
+
+    def read(self, field: str, index: int | None = None) -> str | Media:
+        """The text or the image. Raises InvalidField for a part of another type."""
+        if self.type in IMAGES:
+            return read_image(self.image_url, field, index)
+        if self.type not in TEXTS:
+            template = "{field}: only parts of text and images can be read; sound and video are not supported."
+            raise InvalidField(template, field=field, index=index)
+        return getattr(self, TEXTS[self.type]) or ""
 
 
 class Message(msgspec.Struct, omit_defaults=True):
-    """`content`: a text, or parts of text; parts of other kinds are refused."""
+    """`content`: a text, or parts of text and images; parts of other kinds are refused."""
 
     role: str
     content: str | list[str | ContentPart] | None = None
@@ -42,7 +55,7 @@ Conversations = Annotated[
     list[Message | list[Message]],
     msgspec.Meta(
         max_length=1024,
-        description="formatted by the chat template; not next to `input`. /v1/embeddings takes lists of messages, too",
+        description="formatted by the chat template; not next to `input`. Lists of messages are several inputs",
     ),
 ]
 TextsIdsOrMessages: TypeAlias = str | list[str | TokenId | Message | list[TokenId | Message]]
@@ -52,16 +65,39 @@ RequestTemplate = Annotated[Any, about("refused: only the server's templates are
 TemplateVariables = Annotated[dict[str, Any], about("of `messages`: further variables of the chat template")]
 
 
-class ChatBody(Protocol):
-    """A body with messages."""
-
-    @property
-    def messages(self) -> object: ...
+class ChatOptions(Protocol):
+    """A body with fields for conversations."""
 
     add_generation_prompt: GenerationPrompt | None
     continue_final_message: Continue
     chat_template: RequestTemplate
     chat_template_kwargs: TemplateVariables | None
+
+
+class ChatBody(ChatOptions, Protocol):
+    """A body with messages in a field of their own."""
+
+    @property
+    def messages(self) -> object: ...
+
+
+class _InputBody(msgspec.Struct):
+    """A body whose `input` is one conversation, and which has no fields for it."""
+
+    input: list[Message]
+    add_generation_prompt: GenerationPrompt | None = None
+    continue_final_message: Continue = False
+    chat_template: RequestTemplate = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+_input_body = msgspec.json.Decoder(_InputBody)
+
+
+def read_input_conversation(content: Content) -> Conversation:
+    """The messages in `input` of a body in JSON. Raises as `read_conversation`, and `fault_of`."""
+    body = decode(_input_body, content)
+    return read_conversation(body, body.input)
 
 
 def conversations_of(given: str | Sequence[Any], field: str) -> Sequence[Sequence[Message]]:
@@ -78,10 +114,10 @@ def conversations_of(given: str | Sequence[Any], field: str) -> Sequence[Sequenc
     return cast("Sequence[Sequence[Message]]", given if nested == {True} else [given])
 
 
-def read_conversation(body: ChatBody, messages: Sequence[Message], *, prompts: bool = False) -> Conversation:
+def read_conversation(body: ChatOptions, messages: Sequence[Message], *, prompts: bool = False) -> Conversation:
     """A conversation of the body. prompts: the default of `add_generation_prompt`.
 
-    Raises InvalidField: options that exclude each other, another template, or a part that is not text.
+    Raises InvalidField: options that exclude each other, another template, or a part that is neither text nor image.
     """
     kwargs = body.chat_template_kwargs or {}
     if body.chat_template is not None or kwargs.get("chat_template") is not None:
@@ -97,8 +133,10 @@ def read_conversation(body: ChatBody, messages: Sequence[Message], *, prompts: b
     if generates and body.continue_final_message:
         template = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
         raise InvalidField(template, field="continue_final_message")
+    media: list[Media] = []
     return Conversation(
-        messages=json.dumps([_shown(message, index) for index, message in enumerate(messages)]),
+        messages=json.dumps([_shown(message, index, media) for index, message in enumerate(messages)]),
+        media=media,
         variables=json.dumps(kwargs),
         add_generation_prompt=generates,
         continue_final_message=body.continue_final_message,
@@ -108,7 +146,7 @@ def read_conversation(body: ChatBody, messages: Sequence[Message], *, prompts: b
 def refuse_chat_fields(body: ChatBody) -> None:
     """Raises InvalidField for a field of conversations in a body with a text."""
     given = {
-        "conversation": body.messages,
+        "conversations": body.messages,
         "chat_template": body.chat_template,
         "chat_template_kwargs": body.chat_template_kwargs,
         "add_generation_prompt": body.add_generation_prompt,
@@ -119,10 +157,16 @@ def refuse_chat_fields(body: ChatBody) -> None:
             raise InvalidField("{field} is for conversations; leave it out next to {body.inputs}.", field=field)
 
 
-def _shown(message: Message, index: int) -> dict[str, Any]:
-    """The message as chat templates read it, with its content as a list of texts."""
-    content = [message.content] if isinstance(message.content, str) else message.content or []
-    shown: dict[str, Any] = {"role": message.role, "content": [_text(part, index) for part in content]}
+def _shown(message: Message, index: int, media: list[Media]) -> dict[str, Any]:
+    """The message as chat templates read it, with its content as a list. Its images are added to `media`."""
+    given = [message.content] if isinstance(message.content, str) else message.content or []
+    content: list[Any] = []
+    for part in given:
+        read = part if isinstance(part, str) else part.read("conversations", index)
+        if isinstance(read, Media):
+            media.append(read)
+        content.append({"type": "image"} if isinstance(read, Media) else read)
+    shown: dict[str, Any] = {"role": message.role, "content": content}
     for name in ("name", "task"):
         if (value := getattr(message, name)) is not None:
             shown[name] = value
@@ -136,26 +180,17 @@ def _shown(message: Message, index: int) -> dict[str, Any]:
     return shown
 
 
-def _text(part: str | ContentPart, index: int) -> str:
-    if isinstance(part, str):
-        return part
-    if part.type not in TEXTS:
-        template = "{field}: only parts of type text can be read; images, sound and video are not supported."
-        raise InvalidField(template, field="conversation", index=index)
-    return getattr(part, TEXTS[part.type]) or ""
-
-
 def _with_arguments(calls: list[dict[str, Any]], index: int) -> Iterator[dict[str, Any]]:
     """Tool calls with their arguments as an object: clients send JSON in a string, and templates read an object."""
     for call in calls:
         function = call.get("function")
         if not isinstance(function, dict):
-            raise MissingField("{field} has a tool call without `function`.", field="conversation", index=index)
+            raise MissingField("{field} has a tool call without `function`.", field="conversations", index=index)
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError):
                 template = "{field} has a tool call whose arguments are not JSON."
-                raise InvalidField(template, field="conversation", index=index) from None
+                raise InvalidField(template, field="conversations", index=index) from None
         yield {**call, "function": {**function, "arguments": arguments or {}}}
