@@ -34,7 +34,7 @@ TABLE = build_table(FakeEngine(), load_dialects(ORDER), Shutdown(), None)
 ADMIN = {"x-api-key": "operator"}
 
 # Examples with a status other than 200.
-STATUSES = {"/.well-known/live": 204, "/.well-known/ready": 204, "/embeddings_image": 400, "/embeddings_audio": 400}
+STATUSES = {"/.well-known/live": 204, "/.well-known/ready": 204, "/embeddings_image": 422, "/embeddings_audio": 400}
 
 # Examples that another product answers by default, in another format.
 OTHERWISE = {

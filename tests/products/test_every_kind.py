@@ -178,7 +178,9 @@ async def ask_all(folder: Path) -> list[Reply]:
         models = composed.engine.models().models
         for dialect in DIALECTS:
             for route in dialect.routes:
-                if route.body is None or route.admin or route.path in ("/api/show", "/api/pull"):  # they list models
+                # These list models, or embed images.
+                others = route.path in ("/api/show", "/api/pull", "/embeddings_image")
+                if route.body is None or route.admin or others:
                     continue
                 body = json.dumps(fitted(route.example)).encode()
                 path = f"/dialects/{dialect.name}" + re.sub(r"\{\w+(:path)?\}", NAME, route.path)

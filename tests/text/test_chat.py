@@ -155,7 +155,7 @@ async def test_a_template_that_fails_fails_alone(template: str, reason: str, tem
     with pytest.raises(InvalidField) as raised:
         await templates.render(ChatTemplate(template, {}), conversation("a secret"), "a")
     assert reason in raised.value.message
-    assert raised.value.field == "conversation"
+    assert raised.value.field == "conversations"
     text = await templates.render(ChatTemplate(CHATML, {}), conversation("b"), "a")
     assert text == "<|im_start|>user\nb<|im_end|>\n"
 

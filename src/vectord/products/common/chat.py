@@ -136,7 +136,7 @@ def read_conversation(body: ChatOptions, messages: Sequence[Message], *, prompts
     media: list[Media] = []
     return Conversation(
         messages=json.dumps([_shown(message, index, media) for index, message in enumerate(messages)]),
-        media=media,
+        media=tuple(media),
         variables=json.dumps(kwargs),
         add_generation_prompt=generates,
         continue_final_message=body.continue_final_message,

@@ -144,28 +144,13 @@ class Embeddings(BaseAnswer):
     names={"inputs": "input"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    return _embed(body, incoming, body.modality)
-
-
-@ROUTES.post(
-    "/embeddings_image",
-    answer=Embeddings,
-    summary="Embed images: /embeddings with the modality image",
-    example={"input": [DOT]},
-    names={"inputs": "input"},
-)
-def parse_images(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    return _embed(body, incoming, "image")
-
-
-def _embed(body: EmbeddingsBody, incoming: Incoming, modality: str | None) -> Call:
-    if modality == "audio":
+    if body.modality == "audio":
         raise ModelCannot("The modality audio is not served; {field} must be 'text' or 'image'.", field="modality")
-    if modality not in (None, "text", "image"):
+    if body.modality not in (None, "text", "image"):
         raise InvalidField("{field} must be 'text' or 'image'.", field="modality")
     model = _model(body.model, incoming)
     request = EmbedRequest(
-        inputs=_images(body.input) if modality == "image" else _texts(body.input),
+        inputs=_images(body.input) if body.modality == "image" else _texts(body.input),
         model=model,
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
         text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
@@ -180,6 +165,25 @@ def _embed(body: EmbeddingsBody, incoming: Incoming, modality: str | None) -> Ca
         return _answer("list", "data", embedding_items(vectors, encoding), result)
 
     return Call(request, render, names)
+
+
+class ImagesBody(msgspec.Struct):
+    input: Annotated[str | list[str], about("data URIs")]
+    model: Model = None
+    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
+    user: User = None
+
+
+@ROUTES.post(
+    "/embeddings_image",
+    answer=Embeddings,
+    summary="Embed images: /embeddings with the modality image",
+    example={"input": [DOT]},
+    names={"inputs": "input"},
+)
+def parse_images(body: ImagesBody, incoming: Incoming) -> Call:
+    asked = EmbeddingsBody(body.input, body.model, body.encoding_format, modality="image")  # type: ignore[arg-type]
+    return parse_embeddings(asked, incoming)
 
 
 def _texts(given: str | list[str | int | list[int]]) -> Sequence[Input]:

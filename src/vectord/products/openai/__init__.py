@@ -49,7 +49,7 @@ from vectord.products.common.vectors import (
     read_encoding,
 )
 from vectord.products.openai.batches import ROUTES as BATCH_ROUTES
-from vectord.schema import EmbedRequest, EmbedResult, Input, ModelList, Precision, TextOptions
+from vectord.schema import Conversation, EmbedRequest, EmbedResult, Input, ModelList, Precision, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})
 
@@ -170,12 +170,12 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     encoding = read_encoding(body.encoding_format)
     text = TextOptions(prompt_name=body.prompt_name, prompt=body.prompt, own_ids=incoming.guards.own_ids)
     inputs: Sequence[Input] = ()
-    conversations = []
+    conversations: Sequence[Conversation] = ()
     if isinstance(first := body.input[0] if body.input else None, InputItem) and first.is_message:
         if body.prompt_name is not None or body.prompt is not None:
             template = "{field} is for texts; leave it out next to messages."
             raise InvalidField(template, field="prompt" if body.prompt_name is None else "prompt_name")
-        conversations.append(read_input_conversation(incoming.body))
+        conversations = [read_input_conversation(incoming.body)]
         text = replace(text, prompt="", add_special_tokens=False)  # the template has both
     else:
         inputs = with_images(read_inputs(body.input))
