@@ -107,7 +107,8 @@ def _head() -> list[str]:
         "The pages describe fields whose values have limits or whose meaning is not obvious, and name the others.",
         "Those have the meaning of the product, or of the next section. Of the fields of objects, the pages have",
         "those with an effect; fields for audio and video are refused, and those for images unless the model reads",
-        "images. `[integer]` is a list of integers.",
+        "images. An image is a data URI, base64 or, with `allow_media_urls`, a URL; in an object, under `image`, `url`,",
+        "`bytes`, `image_url` or `image_base64`.",
     ]
 
 
@@ -165,7 +166,7 @@ def _products(dialects: Iterable[Dialect]) -> list[str]:
         "",
         "## Products",
         "",
-        "Each page describes routes and bodies; the second name is that for `dialects`.",
+        "The second name is that for `dialects`.",
         "",
         *lines,
     ]
@@ -308,8 +309,9 @@ def _is_described(row: Row) -> bool:
 
 
 def _has_effect(row: Row) -> bool:
-    """Whether the page describes the row: a field of an object that is refused or has no effect is left out."""
-    return "." not in row.name or not row.meaning.startswith(("no effect", "refused:"))
+    """Whether the page describes the row: a field of an object that is refused, has no effect, or is an image (which
+    the page of all APIs describes) is left out."""
+    return "." not in row.name or not row.meaning.startswith(("no effect", "refused:", "an image: a data URI"))
 
 
 def _field_items(fields: Iterable[Row]) -> Iterator[str]:

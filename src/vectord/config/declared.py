@@ -497,8 +497,8 @@ class ServerConfig:
     )
     allow_media_urls: tuple[str, ...] = setting(
         (),
-        "Hosts from which images are fetched that requests name by a URL; *: all with public addresses. A request's "
-        "files together have at most payload_limit bytes.",
+        "Hosts from which images are fetched that requests name by URLs, at most payload_limit bytes a request; "
+        "*: all with public addresses.",
         pattern=(r"\*|[^\s/:@*]+", "names of hosts such as images.example.com, or *"),
     )
     batch_dir: str | None = setting(

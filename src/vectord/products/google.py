@@ -65,10 +65,13 @@ def render_error(error: VectordError) -> Rendered:
 # --- wire types -----------------------------------------------------------------------------------------------
 
 
+File = Annotated[Any, about("an image: `mimeType`, and base64 `data` or a URL as `fileUri`")]
+
+
 class Part(msgspec.Struct, rename="camel"):
     text: str | None = None
-    inline_data: Annotated[Any, about("an image: `mimeType`, and base64 `data`")] = None
-    file_data: Annotated[Any, about("an image: `mimeType`, and `fileUri`, an http or https URL")] = None
+    inline_data: File = None
+    file_data: File = None
     underscored_inline_data: Medium = msgspec.field(name="inline_data", default=None)
     underscored_file_data: Medium = msgspec.field(name="file_data", default=None)
 

@@ -168,7 +168,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 
 
 class ImagesBody(msgspec.Struct):
-    input: Annotated[str | list[str], about("data URIs")]
+    input: str | list[str]
     model: Model = None
     encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     user: User = None

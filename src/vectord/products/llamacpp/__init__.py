@@ -132,11 +132,14 @@ MARKER = "<__media__>"
 
 
 class PromptObject(InputItem):
-    """A text or an image in an object: whole, in parts of one input, or itself a part, with a `type`."""
+    """A text or an image in an object: whole, in parts of one input, or itself a part, with a `type`.
 
-    prompt_string: Annotated[str | None, about("a text, with <__media__> in the place of each image")] = None
+    `prompt_string` has MARKER in the place of each file of `multimodal_data`.
+    """
+
+    prompt_string: str | None = None
     content: list[InputItem] | None = None
-    multimodal_data: Annotated[list[Any] | None, about("the images of `prompt_string`, in base64")] = None
+    multimodal_data: list[Any] | None = None
 
 
 # One text, or a list of texts; each may be token ids, a list of both, or an object. A list with an id is one text, and
@@ -145,7 +148,8 @@ Prompts: TypeAlias = str | list[str | TokenId | list[TokenId | str] | PromptObje
 
 
 class EmbeddingBody(msgspec.Struct):
-    """Requires `content` or `input`. If both are present, `input` applies."""
+    """Requires `content` or `input`. If both are present, `input` applies. A `prompt_string` has <__media__> in the
+    place of each image of its `multimodal_data`."""
 
     content: Prompts | None = None
     input: Prompts | None = None

@@ -59,7 +59,7 @@ ROUTES = Routes({"truncate_side": "truncate"})
 class EmbeddingsBody(msgspec.Struct):
     """`dimensions` and `output_dimension` are one option, and may not contradict each other."""
 
-    input: Annotated[TextsIdsOrItems, about("texts, token ids, or the messages of one conversation, as in vLLM")]
+    input: Annotated[TextsIdsOrItems, about("texts, ids, or messages, as in vLLM")]
     model: str | None = None
     encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
     dimensions: Width = None

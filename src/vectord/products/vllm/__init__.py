@@ -123,7 +123,7 @@ Tokens = Annotated[
     ),
 ]
 
-OfMedia = Annotated[Any, refused("images are read as the model's own settings say", {})]
+OfMedia = Annotated[Any, refused("the model's own settings apply", {})]
 
 # --- what bodies and answers have in common -------------------------------------------------------------------
 
@@ -648,8 +648,7 @@ class ScoringFields(CommonFields, kw_only=True):
 class ScoreBody(ScoringFields, kw_only=True):
     """First and second texts, under one of four pairs of names. A single first text is scored with each second text.
 
-    Otherwise both lists have the same length, and their texts pair in order. In place of a text, models of images read
-    an object with `content`.
+    Otherwise both lists have the same length, and their texts pair in order. Models of images also read `content`.
     """
 
     queries: Items | None = None
