@@ -72,7 +72,7 @@ def write_bge_reranker(folder: Path, *, seed: int = 0) -> Path:
 
 def write_qwen3_reranker(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
     """Write a Qwen3 with a language model head, as Qwen/Qwen3-Reranker-0.6B. tied: the head is the embedding table."""
-    tokenizer = _train_qwen_bpe()
+    tokenizer = train_qwen_bpe()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,
@@ -271,7 +271,7 @@ def _with_bert_frame(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def _train_qwen_bpe() -> PreTrainedTokenizerFast:
+def train_qwen_bpe() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated")

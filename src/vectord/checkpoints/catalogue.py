@@ -67,6 +67,12 @@ _QWEN3_JUDGE = YesNo(
     suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
+_QWEN3_VL_JUDGE = YesNo(
+    prefix=_QWEN3_JUDGE.prefix,
+    body="<Instruct>: {instruction}<Query>:{query}\n<Document>:{document}",
+    suffix="<|im_end|>\n<|im_start|>assistant\n",
+    instruction="Given a search query, retrieve relevant candidates that answer the query.",
+)
 # Its answer "yes" is followed by the rest of what the instruction asks for, which is not generated here.
 _PRISM_JUDGE = YesNo(
     prefix=(
@@ -168,6 +174,8 @@ _bge_reranker = partial(_reranker, model_type="xlm-roberta")
 _qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last")
 _judge = partial(_reranker, model_type="qwen3", max_tokens=32_768)
 _qwen3_reranker = partial(_judge, yes_no=_QWEN3_JUDGE)
+_qwen3_vl = partial(Entry, model_type="qwen3_vl", max_tokens=32_768, pooling="last")
+_qwen3_vl_reranker = partial(_judge, model_type="qwen3_vl", yes_no=_QWEN3_VL_JUDGE)
 _prism = partial(_judge, model_type="qwen3_5_text", max_tokens=10_000, yes_no=_PRISM_JUDGE)
 _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
@@ -326,6 +334,10 @@ CATALOGUE: tuple[Entry, ...] = (
     _qwen3_reranker("Qwen/Qwen3-Reranker-0.6B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-4B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-8B"),
+    _qwen3_vl("Qwen/Qwen3-VL-Embedding-2B", dimensions=2048, matryoshka=range(64, 2048 + 1)),
+    _qwen3_vl("Qwen/Qwen3-VL-Embedding-8B", dimensions=4096, matryoshka=range(64, 4096 + 1)),
+    _qwen3_vl_reranker("Qwen/Qwen3-VL-Reranker-2B"),
+    _qwen3_vl_reranker("Qwen/Qwen3-VL-Reranker-8B"),
     # Derived from Qwen3 and Qwen3.5
     _qwen3_reranker("nlpai-lab/KURE-Reranker-base", max_tokens=8192),
     _judge(

@@ -38,6 +38,7 @@ from vectord.checkpoints.folder import (
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_pooling, is_splade
 from vectord.checkpoints.kinds.pages import PAGES, add_pages
+from vectord.checkpoints.kinds.qwen_vl import QWEN_VL, add_networks
 from vectord.checkpoints.kinds.scores import (
     add_classifier,
     add_listwise,
@@ -108,9 +109,12 @@ def read_spec(
         names = ", ".join(adapter.name for adapter in spec.adapters)
         log.warning("%s: texts of requests that select none of its adapters (%s) use none", folder.root, names)
     differ = any(part is not None for part in (spec.query, spec.query_weights, spec.colbert))
-    return replace(
-        spec, names_kinds=differ, fingerprint=fingerprint(spec), chat_template=read_chat_template(folder, chat_template)
-    )
+    template = read_chat_template(folder, chat_template)
+    if spec.template is not None:  # its words are around every input already
+        if chat_template is not None:
+            raise ConfigError(f"chat_template: {folder.root} has a template of its own")
+        template = None
+    return replace(spec, names_kinds=differ, fingerprint=fingerprint(spec), chat_template=template)
 
 
 def _read_route(
@@ -280,7 +284,7 @@ def _kind_of(folder: ModelFolder) -> ModelKind:
         return "colbert"
     if any(map(folder.is_saved_as, ("ForSequenceClassification", ANSWERS_CLASS))) or has_layer_heads(folder):
         return "classify"
-    if folder.is_saved_as("ForCausalLM") and is_yes_no(folder):
+    if (folder.is_saved_as("ForCausalLM") or folder.model_type == QWEN_VL) and is_yes_no(folder):
         return "yes-no"
     if (folder.is_saved_as("ForMaskedLM") or folder.is_saved_as("ForCausalLM")) and is_splade(folder):
         return "splade"
@@ -310,12 +314,12 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
-    is_sized_later = any(folder.model_type in types for types in _KINDS_OF_TYPES.values())
+    is_sized_later = any(folder.model_type in types for types in ({QWEN_VL}, *_KINDS_OF_TYPES.values()))
     if weights[0].suffix != ".onnx":  # graphs may be quantized
         read_quantization(folder.config)
     # A local folder may hold other weights under a known name, and an adapter changes those of its base.
     known = None if folder.located.source == "folder" or folder.adapter is not None else folder.entry
-    return ModelSpec(
+    spec = ModelSpec(
         model_id=folder.located.model_id,
         revision=folder.located.revision,
         folder=folder.root,
@@ -338,6 +342,7 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
         known_cosines=() if known is None else known.known_cosines,
         fingerprint="",
     )
+    return add_networks(folder, spec) if folder.model_type == QWEN_VL else spec
 
 
 def _hidden_size(folder: ModelFolder) -> int:

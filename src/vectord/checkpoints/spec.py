@@ -276,6 +276,27 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
         return self.crop[0] // self.patch * (self.crop[1] // self.patch) + self.class_token
 
 
+class FreeProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """How an image of any size becomes rows: resized in about its ratio to whole blocks of patches."""
+
+    min_pixels: int  # of the resized image
+    max_pixels: int
+    resample: int  # Pillow's number of the filter
+    patch: int  # its side
+    merge: int  # the side of a block of patches, which becomes one row of a text
+    side: int  # of the network's square table of positions
+
+    @property
+    def row_width(self) -> int:
+        """The numbers of a patch, 0 to 255: by channel, and in each from the upper left."""
+        return 3 * self.patch**2
+
+    @property
+    def rows(self) -> int:
+        """The most of an image."""
+        return self.max_pixels // self.patch**2
+
+
 class ImageText(msgspec.Struct, frozen=True, kw_only=True):
     """How an image is written into the text that a network reads, with tokens for the rows of the image's network."""
 
@@ -285,6 +306,13 @@ class ImageText(msgspec.Struct, frozen=True, kw_only=True):
     around: str = "{image}"  # the words around an image
     framed: bool | None = None  # False: `around` has all special tokens of the text
     alone: bool = True  # whether an image is an input alone, without texts, other images and prompts
+
+
+class InputTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """The words around every input of a language model that reads images."""
+
+    text: str  # with the places {prompt} and {input}, and for pairs {query}
+    prompt: str  # of requests without one
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -324,7 +352,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     query_by_default: bool | None = None  # of a model with both: whether texts without a kind are queries
     images: ModelSpec | None = None  # the network of images, of a model with one; it makes dense vectors alone
     image_text: ImageText | None = None  # with `images`: those vectors are rows of texts; None: vectors of their own
-    processor: ImageProcessor | None = None  # of a network of images; None: it reads texts
+    template: InputTemplate | None = None  # None: an input is its prompt and itself
+    coordinates: int | None = None  # columns of PackedTexts.coordinates; None: none
+    processor: ImageProcessor | FreeProcessor | None = None  # of a network of images; None: it reads texts
     filling: tuple[int, int] | None = None  # fills every text, unmasked: a token and a length (SigLIP); None: none
     names_kinds: bool = False  # "query" and "document" are prompt names even without such prompts: the two differ
     # scores

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.spec import ImageProcessor
+from vectord.checkpoints.spec import FreeProcessor, ImageProcessor
 from vectord.errors import InvalidField
 from vectord.schema import PDF, Features, Float32, Int32, Media, TextLength, TextOptions
 from vectord.text.pdf import page_image
@@ -296,15 +296,15 @@ def patches_of(pixels: Features, side: int) -> Features:
     return blocks.transpose(0, 2, 4, 1, 3).reshape(high * wide, -1)
 
 
-def sample(processor: ImageProcessor) -> Texts:
+def sample(encoder: Encoder, processor: ImageProcessor | FreeProcessor) -> Texts:
     """A small image, or some rows of its first view, for the test of a loaded network."""
     from PIL import Image  # noqa: PLC0415 - an extra
 
     file = BytesIO()
     Image.radial_gradient("L").save(file, "PNG")
     request = ReadRequest(inputs=[Media(file.getvalue())], options=TextOptions(), truncate=True)
-    texts = ImageEncoder(processor).read(request)
-    if processor.merge is None or texts.spans is None or texts.features is None:
+    texts = encoder.read(request)
+    if isinstance(processor, FreeProcessor) or processor.merge is None or texts.spans is None or texts.features is None:
         return texts
     blocks = min(SAMPLE_BLOCKS, processor.rows // processor.merge**2)
     rows = blocks * processor.merge**2

@@ -33,6 +33,13 @@ def has_image(value: object) -> bool:
     return isinstance(value, Media) or (isinstance(value, (list, tuple)) and any(isinstance(x, Media) for x in value))
 
 
+def require_pillow(index: int) -> None:
+    """Raise ModelCannot for an input with an image if Pillow is missing."""
+    if find_spec("PIL") is None:
+        template = "{field} has an image, which this model reads with Pillow, and that is missing here: {command}"
+        raise ModelCannot(template, index=index, command=installing("images"))
+
+
 class _Item(msgspec.Struct):
     """One input as a text, with the sequences of its images."""
 
@@ -73,9 +80,7 @@ class InterleavedEncoder:
         Raises InvalidField for an image that is not readable, InputTooLong for images that do not fit, and ModelCannot
         without Pillow.
         """
-        if find_spec("PIL") is None:
-            template = "{field} has an image, which this model reads with Pillow, and that is missing here: {command}"
-            raise ModelCannot(template, index=indexes[0], command=installing("images"))
+        require_pillow(indexes[0])
         require_specials(request.options, "images")
         if self._form.alone:  # a kind of texts, and its prompt, are not for images
             prompt = request.options.prompt or ""
@@ -155,19 +160,24 @@ def _fit(
 
     Raises InputTooLong.
     """
-    kept = np.ones(len(places), np.bool_)
-    over = len(places) - limit.max_tokens
-    if over <= 0:
-        return kept
     starts, stops = places.T
-    may_be_cut = np.zeros_like(kept)
+    may_be_cut = np.zeros(len(places), np.bool_)
     for start, stop in own:
         may_be_cut |= (start <= starts) & (starts < stops) & (stops <= stop)
+    return kept_tokens(may_be_cut, limit, index)
+
+
+def kept_tokens(may_be_cut: npt.NDArray[np.bool_], limit: Limit, index: int) -> npt.NDArray[np.bool_]:
+    """Which tokens (n,) are kept: of too many, some of those that may be cut. Raises InputTooLong."""
+    count, kept = len(may_be_cut), np.ones_like(may_be_cut)
+    over = count - limit.max_tokens
+    if over <= 0:
+        return kept
     cut = np.flatnonzero(may_be_cut)
     if over > len(cut):
         template = "{field} must have at most {limit} tokens; its images and the words around them have {given}."
-        raise InputTooLong(template, index=index, limit=limit.max_tokens, given=len(places) - len(cut))
+        raise InputTooLong(template, index=index, limit=limit.max_tokens, given=count - len(cut))
     if not limit.truncate:
-        raise limit.too_long(index, len(places))
+        raise limit.too_long(index, count)
     kept[cut[len(cut) - over :] if limit.side == "right" else cut[:over]] = False
     return kept

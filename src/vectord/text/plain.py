@@ -69,7 +69,7 @@ class PlainTokenizer:
         self.has_types = config is None or not declares_no_types(spec.tokenizer)
         if not self.has_types:
             self.frame = replace(self.frame, has_type_ids=False)
-        if "last" in spec.pooling_name and not self.frame.suffix:
+        if "last" in spec.pooling_name and not self.frame.suffix and spec.template is None:
             log.warning("%s puts no token after a text: the vector is that of the text's last token", spec.tokenizer)
         ids = count_ids(self.tokenizer, spec.tokenizer)
         rows = spec.config.get("vocab_size")

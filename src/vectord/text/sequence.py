@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from vectord.schema import ChunkOptions, Features, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 
 T = TypeVar("T")
+N = TypeVar("N", bound=np.generic)
 TextOrPair: TypeAlias = Input | tuple[str, str]
 
 
@@ -37,6 +38,7 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     keys: int | None = None  # only the first `keys` rows are attended to; None: all
     rows: Int32 | None = None  # (r,) the rows whose token vectors count, ascending; None: all
     parts: tuple[TextLength, ...] = ()  # of a pair: the length of each text, without special tokens
+    coordinates: Int32 | None = None  # (n, P) see PackedTexts; None: all 0
 
 
 class Texts(msgspec.Struct, kw_only=True, eq=False):
@@ -56,6 +58,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     adapter: int = 0  # from 1, in the order of ModelSpec.adapters; 0: none
     # (T, W): the pixels of each row of an image, or the rows that images have in a text; None: all rows are words
     features: Features | None = None
+    coordinates: Int32 | None = None  # (T, P) see PackedTexts; None: all 0
     # Facts for the request, which the queue does not need: empty in a selection.
     lengths: Sequence[TextLength] = ()  # see TokenSequence
     indexes: Sequence[int] = ()  # the place of each text's input in the request
@@ -93,6 +96,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             prefix=prefix,
             lengths=[one.length for one in sequences],
             indexes=[one.index for one in sequences],
+            coordinates=_joined_rows([one.coordinates for one in sequences], counts),
             rows=[one.rows for one in sequences] if any(one.rows is not None for one in sequences) else (),
             parts=[one.parts for one in sequences] if any(one.parts for one in sequences) else (),
         )
@@ -100,12 +104,11 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
         """All texts of the parts, in order: of one request, or to be packed. Without their prefixes."""
-        spans = pooled = keys = type_ids = features = None
-        wide = next((part.features for part in parts if part.features is not None), None)
-        if wide is not None:
-            none = (np.zeros((len(part.ids), wide.shape[1]), wide.dtype) for part in parts if part.features is None)
-            features = np.concatenate([next(none) if part.features is None else part.features for part in parts])
+        spans = pooled = keys = type_ids = None
         images = [part.images for part in parts if part.images is not None]
+        sizes = [len(part.ids) for part in parts]
+        features = _joined_rows([part.features for part in parts], sizes)
+        coordinates = _joined_rows([part.coordinates for part in parts], sizes)
         if any(part.type_ids is not None for part in parts):
             type_ids = np.concatenate([part.all_type_ids for part in parts])
         if any(part.spans is not None for part in parts):
@@ -122,6 +125,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             keys=keys,
             adapter=parts[0].adapter,
             features=features,
+            coordinates=coordinates,
             lengths=[*chain.from_iterable(part.lengths for part in parts)],
             indexes=[*chain.from_iterable(part.indexes for part in parts)],
             rows=_joined([part.rows for part in parts], parts, None),
@@ -196,6 +200,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             prefix=self.prefix,
             adapter=self.adapter,
             features=None if self.features is None else self.features[tokens],
+            coordinates=None if self.coordinates is None else self.coordinates[tokens],
         )
 
     def vectors_of(self, places: Int32) -> Int32:
@@ -221,6 +226,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             ids=self.ids[own],
             cu_seqlens=cu_seqlens_of((self.sizes - begun).tolist()),
             type_ids=None if self.type_ids is None else self.type_ids[own],
+            coordinates=None if self.coordinates is None else self.coordinates[own],
             prefix=None,
         )
 
@@ -238,6 +244,15 @@ def _joined(columns: Sequence[Sequence[T]], parts: Sequence[Texts], missing: T) 
     if not any(columns):
         return []
     return [*chain.from_iterable(column or [missing] * len(part) for column, part in zip(columns, parts, strict=True))]
+
+
+def _joined_rows(parts: Sequence[npt.NDArray[N] | None], sizes: Sequence[int]) -> npt.NDArray[N] | None:
+    """The rows of all parts; zeros for parts without."""
+    some = next((part for part in parts if part is not None), None)
+    if some is None:
+        return None
+    given = zip(parts, sizes, strict=True)
+    return np.concatenate([np.zeros((n, some.shape[1]), some.dtype) if part is None else part for part, n in given])
 
 
 def cu_seqlens_of(sizes: Sequence[int]) -> Int32:

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import ModelUnavailable, Untokenizable
+from vectord.checkpoints.spec import FreeProcessor, ImageProcessor, ModelSpec
+from vectord.errors import ModelCannot, ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
@@ -27,6 +27,7 @@ from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
+from vectord.text.templates import TemplateEncoder
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
@@ -56,6 +57,7 @@ class TextEncoder:
         self._yes_no: YesNoEncoder | None = None
         self._listwise: ListwiseEncoder | None = None
         self._interleaved: InterleavedEncoder | None = None
+        self._template: TemplateEncoder | None = None
         with library_failures_as_unavailable(path):
             self._plain = PlainTokenizer(spec)
             self._frame = self._plain.frame
@@ -84,14 +86,18 @@ class TextEncoder:
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
             processor = None if spec.images is None else spec.images.processor
-            if spec.image_text is not None and processor is not None:
+            if spec.image_text is not None and isinstance(processor, ImageProcessor):
                 self._interleaved = InterleavedEncoder(self._plain, spec.image_text, processor, self.max_tokens, path)
             # Last: from here on special tokens inside texts are ordinary text.
             if spec.listwise is not None:
                 self._listwise = ListwiseEncoder(self._plain, spec.listwise, self.max_tokens, path)
-            if spec.yes_no is not None:
+            if spec.yes_no is not None and spec.template is None:
                 self._yes_no = YesNoEncoder(
                     self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
+                )
+            if spec.template is not None and spec.image_text is not None and isinstance(processor, FreeProcessor):
+                self._template = TemplateEncoder(
+                    self._plain, spec.template, spec.image_text, processor, self.max_tokens, path
                 )
 
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
@@ -114,6 +120,8 @@ class TextEncoder:
 
     def _read(self, request: ReadRequest, part: range | None) -> Texts:
         indexes = range(len(request.inputs)) if part is None else part
+        if self._template is not None and self._template.reads_pairs == (request.query is not None):
+            return self._read_in_template(self._template, request, indexes)
         if self._interleaved is None or not any(has_image(request.inputs[i]) for i in indexes):
             return self._read_words(request, indexes)
         prompt, runs = self._prompt(request.options), list[Texts]()
@@ -123,6 +131,13 @@ class TextEncoder:
             else:
                 runs.append(self._read_words(request, list(run)))
         return Texts.join(runs)
+
+    def _read_in_template(self, template: TemplateEncoder, request: ReadRequest, indexes: Sequence[int]) -> Texts:
+        if request.chunks is not None:
+            raise ModelCannot("This model reads every input in a template, which late chunking does not support.")
+        if request.query is not None:
+            return template.read_pairs(request, request.query, indexes)
+        return template.read(request, indexes, self._prompt(request.options))
 
     def _read_words(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:
         if request.query is not None:

@@ -215,6 +215,7 @@ PROGRAMS: dict[str, Program] = {
     "scale": lambda o, t: o.scale(states(o, t), 0.3),
     "power": lambda o, t: o.power(o.activation(states(o, t), "softplus"), -0.5),
     "concat": lambda o, t: o.concat([states(o, t), o.scale(states(o, t, width=3), 2.0)]),
+    "columns": lambda o, t: o.columns(states(o, t), 3, 7),
     "linear": partial(linear, bias=True),
     "linear without bias": partial(linear, bias=False),
     "linear float16": partial(linear, bias=True, dtype="F16"),

@@ -50,6 +50,7 @@ _WIDTHS = dict.fromkeys(
     Harmless("the network's own width is used", lambda value: type(value) is int),
 )
 _ORDER = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order"
+_LAST = frozenset({"qwen3_vl"})  # by the model's own script
 _QUANTIZER = "FlexibleQuantizer"
 _MATRYOSHKA_LIMIT = 2**16
 _Dimensions = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=_MATRYOSHKA_LIMIT)]
@@ -123,6 +124,8 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling | tuple[Po
         return folder.entry.pooling
     if _has_heads(folder):  # BGE-M3: as FlagEmbedding, always cls
         return "cls"
+    if folder.model_type in _LAST:
+        return "last"
     mode: Pooling = "mean"
     if folder.is_saved_as("ForCausalLM") and folder.config.get("is_causal") is not False:
         mode = "last"

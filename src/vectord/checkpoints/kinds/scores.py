@@ -41,6 +41,7 @@ _Labels = Annotated[dict[str, _Label], Meta(min_length=1, max_length=LABELS_LIMI
 
 _MODULAR = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order, and a Dense in the end"
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
+_ORIGINALS = {"qwen3": _ORIGINAL, "qwen3_vl": "Qwen/Qwen3-VL-Reranker-2B"}  # by model_type
 _LAYERWISE = "BAAI/bge-reranker-v2-minicpm-layerwise"
 _QUERIT = "Querit/Querit-4B"
 _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"
@@ -62,7 +63,7 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     has_answers = folder.is_saved_as(ANSWERS_CLASS)
     labels = ("LABEL_0",) if has_layer_heads(folder) or has_answers else _labels(folder)
     # A Qwen3-Reranker that was converted to a classifier still needs the words around the pair.
-    template = _find_template(folder) if len(labels) == 1 else None
+    template = find_template(folder) if len(labels) == 1 else None
     _refuse_prompt(folder, spec, template)
     return replace(
         spec,
@@ -234,7 +235,7 @@ def add_listwise(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 def is_yes_no(folder: ModelFolder) -> bool:
     """Return whether a language model without modules.json is a reranker whose question is known."""
-    if _find_template(folder) is not None:
+    if find_template(folder) is not None:
         return True
     if "rerank" in folder.name:
         raise ModelUnavailable(
@@ -246,7 +247,7 @@ def is_yes_no(folder: ModelFolder) -> bool:
 
 def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Add the words around a pair, and the ids of the answers."""
-    template = _find_template(folder)
+    template = find_template(folder)
     if template is None and folder.modules:
         raise ModelUnavailable(f"{folder.root}: the question that this reranker expects is not known")
     template = template or _template_of(_ORIGINAL)  # a plain language model that the operator chose for the task
@@ -276,18 +277,18 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     )
 
 
-def _find_template(folder: ModelFolder) -> YesNo | None:
-    """The words around a pair: the catalogue's, or those of the model that it derives from."""
+def find_template(folder: ModelFolder) -> YesNo | None:
+    """Return the words around a pair: the catalogue's, or those of the model that it derives from."""
     if folder.question is not None:
         return _check_question(folder, _template_of(_ORIGINAL))
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
     if folder.is_saved_as(ANSWERS_CLASS):
         return _template_of(_QUERIT)
-    if folder.model_type == "qwen3":
+    if folder.model_type in _ORIGINALS:
         chat_template = read_chat_template(folder)
         if "rerank" in folder.name or (chat_template is not None and _QUESTION in chat_template.text):
-            return _template_of(_ORIGINAL)
+            return _template_of(_ORIGINALS[folder.model_type])
     if has_layer_heads(folder):
         return _template_of(_LAYERWISE)
     if folder.model_type == "llama_bidirec" and folder.is_saved_as("ForSequenceClassification"):

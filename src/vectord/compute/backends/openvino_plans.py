@@ -187,6 +187,7 @@ class Compiler:
             groups,
             by_token=self.spec.outputs - POOLED,
             features=np.zeros((0, width), np.float32 if self.spec.processor is None else np.uint8) if width else None,
+            coordinates=self.spec.coordinates or 0,
         )
 
     def compile_model(

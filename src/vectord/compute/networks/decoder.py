@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
@@ -28,6 +29,8 @@ from vectord.compute.networks.transformer import (
 from vectord.compute.networks.weights import FREQUENCIES, LABELS, HarmlessTensors, Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
+
+Array: TypeAlias = npt.NDArray[np.float64]
 
 WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
@@ -107,14 +110,18 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[int | None, ...]  # AttentionSpec.window of each layer
     rotary: Rotary
     sliding_rotary: Rotary | None = None  # of layers with a window; None: the same
-    query_factors: npt.NDArray[np.float64] | None = None  # (max_tokens,) by position
+    query_factors: Array | None = None  # (max_tokens,) by position
     outer_norms: bool = False  # norms also after each half of a layer
     norm_offset: float = 0.0  # added to the stored weights of norms
+    axes: tuple[Array, ...] = ()  # CosSin.axes
+    added_features: int = 0  # TransformerWeights.added_features
 
 
 def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     weights = weights.after_prefix(PREFIXES, WORDS)
     full = sliding = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens)
+    axes = tuple(weights.constant(f"rotary.axis{i}", axis) for i, axis in enumerate(family.axes))
+    full = sliding = replace(full, axes=axes)
     if family.sliding_rotary is not None:
         sliding = rotary_table(weights, family.sliding_rotary, spec.head_size, spec.max_tokens)
     queries = None
@@ -125,6 +132,7 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
         TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
             words_change=weights.table_change("embed_tokens", spec.vocab_size, spec.hidden_size),
+            added_features=family.added_features,
             layers=tuple(
                 read_layer(
                     spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, queries, window
@@ -199,19 +207,25 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
 
 
 def head_rows(
-    config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int], *, tied: bool = False
+    config: Mapping[str, Any],
+    weights: WeightReader[T],
+    ops: Ops[T],
+    ids: Sequence[int],
+    *,
+    tied: bool = False,
+    prefixes: Sequence[str] = PREFIXES,
 ) -> T:
     """(len(ids), H): the rows of the language model's head for these words.
 
     Each row is read separately and moved to its place by a product with ones and zeros, so that the rest of a table of
-    about 300 MB is not read. tied: the default of tie_word_embeddings.
+    about 300 MB is not read. tied: the default of tie_word_embeddings. prefixes: of the body.
     """
     shape = facts.size(config, "vocab_size"), facts.size(config, "hidden_size")
     if max(ids) >= shape[0]:
         raise ModelUnavailable(f"config.json: vocab_size {shape[0]} has no word {max(ids)}")
     name = "lm_head.weight"
     if facts.flag(config, "tie_word_embeddings", tied):
-        words = weights.after_prefix(PREFIXES, WORDS)
+        words = weights.after_prefix(prefixes, WORDS)
         for id_ in ids:
             weights.check_tied(name, words, WORDS, config, *shape, rows=slice(id_, id_ + 1))
         weights, name = words, WORDS

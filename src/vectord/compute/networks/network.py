@@ -69,6 +69,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen2", "Qwen3"),
     "qwen3_bidirec": ("qwen2", "Qwen3Bidirectional"),
+    "qwen3_vl_text": ("qwen3_vl", "Qwen3VL"),
+    "qwen3_vl_vision": ("qwen3_vl", "Qwen3VL"),
     "roberta": ("roberta", "Roberta"),
     "siglip2_text_model": ("siglip", "Siglip2"),
     "siglip2_vision_model": ("siglip", "Siglip2"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, Generic
 
 import msgspec
@@ -97,6 +98,8 @@ class CosSin(msgspec.Struct, Generic[T], frozen=True):
     # Of images: half of the pairs turn by the column (type_ids), the others by the line (ids); the tables have the
     # numbers of one half. False: all turn by the position.
     in_plane: bool = False
+    # (1, head_size / 2) each: 1 for pairs that turn by the position plus the i-th coordinate; (): by the position alone
+    axes: tuple[T, ...] = ()
 
 
 class LongTables(msgspec.Struct, Generic[T], frozen=True):
@@ -211,6 +214,8 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
         places = tokens.type_ids, tokens.ids
         cos, sin = (ops.concat([ops.embed(part, at) for at in places]) for part in (table.cos, table.sin))
         return CosSin(cos, sin)
+    if table.axes and tokens.coordinates:
+        return CosSin(*(_turned(ops, each, table.axes, tokens) for each in (table.cos, table.sin)))
     cos, sin, long = ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions), table.long
     if long is None:
         return CosSin(cos, sin)
@@ -221,6 +226,12 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
         return ops.add(ops.multiply(short, is_short), ops.multiply(ops.embed(table, tokens.positions), is_long))
 
     return CosSin(chosen(cos, long.cos), chosen(sin, long.sin))
+
+
+def _turned(ops: Ops[T], table: T, axes: Sequence[T], tokens: Tokens[T]) -> T:
+    """(T, head_size / 2) the rows of a table by several positions."""
+    parts = zip(tokens.coordinates, axes, strict=False)
+    return reduce(ops.add, [ops.multiply(ops.embed(table, ops.add(tokens.positions, at)), axis) for at, axis in parts])
 
 
 def _factor(found: Mapping[str, Any], name: str) -> float:

@@ -16,6 +16,7 @@ from typing import Generic
 import msgspec
 
 from vectord.compute.networks.adapters import LowRank
+from vectord.compute.networks.planes import Plane
 from vectord.compute.networks.rotary import CosSin, cos_sin_of
 from vectord.compute.networks.weights import Linear, Norm
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
@@ -148,6 +149,9 @@ class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
     types_change: T | None = None  # (adapters + 1, H) what each adapter adds to the only row of `types`
     patches: Patches[T] | None = None  # None: features are rows of type 1, in place of words
+    plane: Plane[T] | None = None  # of a network of images of any size
+    added_features: int = 0  # after so many of the first layers, the next H columns of the features are added
+    taps: tuple[int, ...] = ()  # layers whose results are further columns of the last one
     norm: Norm[T] | None = None  # of their sum
     widen: Linear[T] | None = None  # (H, E) after that norm
     wide_norm: Norm[T] | None = None  # after `widen`
@@ -221,6 +225,7 @@ class Transformer(Generic[T]):
         batch = LayerInputs(tokens, rotations, self._gates(tokens))
         x = words = self._embed(batch)
         addend: T | None = None  # of the last layer, which the norm of the next one adds
+        tapped: list[T] = []
         for i, layer in enumerate(self._weights.layers):
             x, addend = self._layer(layer, x, addend, batch)
             if i == 0 and self._weights.convolution is not None:
@@ -230,7 +235,13 @@ class Transformer(Generic[T]):
             if layer.word_gate is not None:
                 x = self._ops.add(x, self._gated(layer.word_gate, x, words, batch))
             x = x if layer.scale == 1.0 else self._ops.scale(x, layer.scale)
+            if i < self._weights.added_features and tokens.features is not None:
+                added = self._features(tokens.features, i + 1)
+                addend = added if addend is None else self._ops.add(addend, added)
+            if i in self._weights.taps:
+                tapped.append(x if addend is None else self._ops.add(x, addend))
         x = self._norm_of_sum(x, addend, self._weights.final_norm)
+        x = self._ops.concat([x, *tapped]) if tapped else x
         return x if self._weights.projection is None else self._linear(x, self._weights.projection, batch)
 
     def _gates(self, tokens: Tokens[T]) -> dict[int, T]:
@@ -263,10 +274,18 @@ class Transformer(Generic[T]):
             shown = self._linear(pixels, patches.linear, batch)
             x = ops.add(x, shown if patches.mask is None else ops.multiply(shown, ops.embed(patches.mask, tokens.ids)))
         elif tokens.features is not None:
-            x = ops.place(x, tokens.features, tokens.type_ids)
+            own = self._features(tokens.features, 0) if weights.added_features else tokens.features
+            x = ops.place(x, own, tokens.type_ids)
+        if weights.plane is not None:
+            x = ops.add(x, weights.plane.of(ops, tokens))
         x = self._norm(x, weights.norm)
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)
+
+    def _features(self, features: T, i: int) -> T:
+        """(T, H) the i-th H columns."""
+        width = self._spec.hidden_size
+        return self._ops.columns(features, i * width, (i + 1) * width)
 
     def _layer(self, layer: TransformerLayer[T], x: T, addend: T | None, batch: LayerInputs[T]) -> tuple[T, T | None]:
         """The layer's result is the sum of both. addend: what is to be added to x."""

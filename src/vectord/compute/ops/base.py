@@ -39,6 +39,7 @@ class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
     parents: Int32 | None = None  # (N,) -1: no parent; None: no text has one
     adapters: Int32 | None = None  # (N,) i: the i-th adapter of the model, from 1; 0: none; None: no text has one
     features: Features | None = None  # (T, W) of an image, its patches; of a text, the rows that its images have in it
+    coordinates: Int32 | None = None  # (T, P) further numbers of each row, such as its place in an image; None: all 0
 
     @classmethod
     def of(cls, texts: Sequence[Int32]) -> PackedTexts:
@@ -69,6 +70,7 @@ class Tokens(msgspec.Struct, Generic[T], frozen=True):
     layout: Any  # where texts and spans begin and end, in the op set's own form
     adapters: T | None = None  # (T,) int32, 0: none; None: no row has one
     features: T | None = None  # (T, W) as PackedTexts.features; None: all rows are words
+    coordinates: tuple[T, ...] = ()  # the P columns of PackedTexts.coordinates, each (T,); empty: all 0
 
 
 class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +113,7 @@ class Ops(Protocol[T]):
     def clip(self, x: T, least: float, most: float) -> T: ...
     def power(self, x: T, exponent: float) -> T: ...  # of positive numbers
     def concat(self, parts: Sequence[T]) -> T: ...  # (M, H), (M, O) ... -> (M, H + O + ...)
+    def columns(self, x: T, start: int, stop: int) -> T: ...  # (T, H) -> (T, stop - start)
     def linear(self, x: T, weight: T, bias: T | None) -> T: ...  # (T, H), (O, H), (O,) -> (T, O)
     def product(self, x: T, weight: T) -> T: ...  # `linear` of a constant: never computed in int8
 

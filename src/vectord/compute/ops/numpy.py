@@ -58,7 +58,8 @@ def pack(texts: PackedTexts) -> Tokens[Array]:
         positions=np.concatenate(positions),
     )
     adapters = None if texts.adapters is None else texts.row_adapters
-    return Tokens(texts.ids, texts.type_ids, layout.positions, layout, adapters, texts.features)
+    coordinates = () if texts.coordinates is None else tuple(texts.coordinates.T)
+    return Tokens(texts.ids, texts.type_ids, layout.positions, layout, adapters, texts.features, coordinates)
 
 
 class NumpyOps(Ops[Array]):
@@ -96,6 +97,9 @@ class NumpyOps(Ops[Array]):
 
     def concat(self, parts: Sequence[Array]) -> Array:
         return np.concatenate(parts, axis=1)
+
+    def columns(self, x: Array, start: int, stop: int) -> Array:
+        return x[:, start:stop]
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         y: Array = x @ weight.T

@@ -236,6 +236,7 @@ class OpenvinoGraph:
     groups: int  # length groups that attention and pooling may use
     windows: tuple[int | None, ...]  # of its attentions
     features: Features | None  # (0, W) without rows, in the type of PackedTexts.features; None: none
+    coordinates: int  # the columns of PackedTexts.coordinates; 0: none
     _kept: dict[tuple[int, frozenset[str]], dict[str, Array]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # layouts of single texts, by their length and the requested results
@@ -253,6 +254,7 @@ class OpenvinoGraph:
             "ids": _extend(texts.ids, rows),
             "type_ids": _extend(texts.type_ids, rows),
             "adapters": _extend(texts.row_adapters, rows),
+            **self._coordinates(texts, rows),
             **self._layout(texts, outputs, rows),
         }
         if self.features is not None:
@@ -260,6 +262,12 @@ class OpenvinoGraph:
             if texts.features is not None:
                 features[: len(texts.features)] = texts.features
         return [arrays[name] for name in self.inputs]
+
+    def _coordinates(self, texts: PackedTexts, rows: int) -> dict[str, Array]:
+        columns = np.zeros((self.coordinates, rows), np.int32)
+        if texts.coordinates is not None:
+            columns[:, : texts.ids.size] = texts.coordinates.T
+        return {f"coordinates{i}": column for i, column in enumerate(columns)}
 
     def _layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         """All inputs but the tokens. Those of a single text depend on its length only; of short texts they are kept."""
@@ -309,12 +317,14 @@ def build(
     groups: int,
     by_token: Collection[str] = (),
     features: Features | None = None,
+    coordinates: int = 0,
 ) -> OpenvinoGraph:
     """Return the graph of one network. `network` is called once, and its outputs become the results, in float32.
 
     groups: the number of length groups; each costs a little in compile time and in every forward.
     by_token: outputs with one row per token, which are returned only if `pack` requests them.
     features: see OpenvinoGraph.
+    coordinates: the columns of PackedTexts.coordinates; 0: none.
     """
     layout = GraphLayout(groups)
     names = ("ids", "type_ids", "positions", "adapters")
@@ -322,14 +332,16 @@ def build(
     outside = None
     if features is not None:
         outside = op.convert(layout.parameter("features", [-1, features.shape[1]], features.dtype), "f32")
+    places = tuple(layout.parameter(f"coordinates{i}", [-1]) for i in range(coordinates))
+    tokens = Tokens(ids, type_ids, positions, layout, adapters, outside, places)
     answers = {
         name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
-        for name, answer in network(Tokens(ids, type_ids, positions, layout, adapters, outside)).items()
+        for name, answer in network(tokens).items()
     }
     results = [op.convert(answer, "f32") for answer in answers.values()]
     inputs = tuple(node.get_friendly_name() for node in layout.parameters)
     model = ov.Model(results, layout.parameters, "network")
-    return OpenvinoGraph(model, inputs, tuple(answers), groups, tuple(layout.windows), features)
+    return OpenvinoGraph(model, inputs, tuple(answers), groups, tuple(layout.windows), features, coordinates)
 
 
 def _answered(output: str) -> str:
@@ -397,6 +409,9 @@ class OpenvinoOps(Ops[ov.Node]):
 
     def concat(self, parts: Sequence[ov.Node]) -> ov.Node:
         return op.concat(list(parts), 1)
+
+    def columns(self, x: ov.Node, start: int, stop: int) -> ov.Node:
+        return op.slice(x, _ints(start), _ints(stop), _ints(1), _ints(1))
 
     def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
         product = op.matmul(x, weight, False, True)

@@ -126,7 +126,7 @@ def _texts(runner: ModelRunner, inputs: Sequence[Input]) -> Texts:
     if runner.spec.processor is not None:
         from vectord.text.images import sample  # noqa: PLC0415 - few models read images
 
-        return Texts.join([sample(runner.spec.processor)] * len(inputs))
+        return Texts.join([sample(runner.encoder, runner.spec.processor)] * len(inputs))
     return runner.encoder.read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
 
 

@@ -228,6 +228,8 @@ def _shared_prefix(runner: ModelRunner, pairs: Texts) -> Prefix | None:
     template = runner.spec.yes_no
     if template is None or not template.shares_prefix or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
+    if pairs.images is not None:  # rows of different images have the same token
+        return None
     first, *others = np.split(pairs.ids, pairs.cu_seqlens[1:-1])
     most = int(pairs.sizes.min()) - 1
     differ = [np.flatnonzero(first[:most] != ids[:most]) for ids in others]

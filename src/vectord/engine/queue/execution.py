@@ -249,6 +249,7 @@ def pack(items: Sequence[Item], outputs: Mapping[AnswerKind, Output], alone: boo
         parents=np.array(parents, np.int32) if places else None,
         adapters=np.array(adapters, np.int32) if any(adapters) else None,
         features=joined.features,
+        coordinates=joined.coordinates,
     )
     requested = frozenset(outputs[kind] for item in items for kind in item.kinds)
     return Packed(

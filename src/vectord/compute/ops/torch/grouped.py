@@ -179,7 +179,8 @@ def pack(texts: PackedTexts, device: torch.device) -> Tokens[Tensor]:
     ids, type_ids, at = (_send(rows, device) for rows in (texts.ids, texts.type_ids, positions(texts)))
     adapters = None if texts.adapters is None else _send(texts.row_adapters, device)
     features = None if texts.features is None else _send(texts.features, device)
-    return Tokens(ids, type_ids, at, GroupedLayout(texts, at), adapters, features)
+    coordinates = () if texts.coordinates is None else _send(texts.coordinates, device).unbind(1)
+    return Tokens(ids, type_ids, at, GroupedLayout(texts, at), adapters, features, coordinates)
 
 
 def gather(x: Tensor, rectangle: DeviceRectangle) -> Tensor:

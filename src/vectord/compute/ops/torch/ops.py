@@ -123,6 +123,9 @@ class TorchOps(Ops[Tensor]):
     def concat(self, parts: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(parts), dim=1)
 
+    def columns(self, x: Tensor, start: int, stop: int) -> Tensor:
+        return x[:, start:stop]
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if weight.dtype == torch.float8_e4m3fn:
             numbers, scales = quantize(x, "fp8")
