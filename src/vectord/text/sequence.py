@@ -70,6 +70,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     boxes: Sequence[Float32 | None] = ()
     # Of texts with images: the images' own sequences. Their vectors become the rows of type 1, in order, as `features`.
     images: Texts | None = None
+    shown: Int32 | None = None  # (R,) the vector of each of those rows, where several show the same; None: in order
 
     @classmethod
     def of(cls, sequences: Sequence[TokenSequence], prefix: Prefix | None = None) -> Texts:
@@ -133,6 +134,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             digests=_joined([part.digests for part in parts], parts, b""),
             boxes=_joined([part.boxes for part in parts], parts, None),
             images=cls.join(images) if images else None,
+            shown=_joined_shown(parts),
         )
 
     def __len__(self) -> int:
@@ -244,6 +246,15 @@ def _joined(columns: Sequence[Sequence[T]], parts: Sequence[Texts], missing: T) 
     if not any(columns):
         return []
     return [*chain.from_iterable(column or [missing] * len(part) for column, part in zip(columns, parts, strict=True))]
+
+
+def _joined_shown(parts: Sequence[Texts]) -> Int32 | None:
+    if all(part.shown is None for part in parts):
+        return None
+    counts = [0 if part.images is None else int(part.images.all_pooled.sum()) for part in parts]
+    before = np.cumsum([0, *counts[:-1]])
+    own = [np.arange(n) if part.shown is None else part.shown for part, n in zip(parts, counts, strict=True)]
+    return np.concatenate([rows + first for rows, first in zip(own, before, strict=True)]).astype(np.int32)
 
 
 def _joined_rows(parts: Sequence[npt.NDArray[N] | None], sizes: Sequence[int]) -> npt.NDArray[N] | None:

@@ -27,9 +27,9 @@ from vectord.errors import ModelUnavailable
 from vectord.schema import Float32, Input, Int32, Media, TextLength
 from vectord.text.images import decoded
 from vectord.text.interleaved import kept_tokens, require_pillow
-from vectord.text.options import check_prompt, limit_of, require_specials
+from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.planes import PlaneEncoder, text_coordinates
+from vectord.text.planes import PlaneEncoder, PlaneImage, text_coordinates
 from vectord.text.sequence import ReadRequest, Texts, TokenSequence
 from vectord.text.truncation import Limit
 
@@ -93,34 +93,41 @@ class TemplateEncoder:
         plain.read_specials_as_text()
 
     def read(self, request: ReadRequest, indexes: Sequence[int], prompt: str) -> Texts:
-        """The sequence of each input. Raises InvalidField for an image that is not readable, InputTooLong for images
-        that do not fit, and ModelCannot without Pillow."""
-        prompt = _sentence(prompt) or self._template.prompt
-        return self._read(request, indexes, {"prompt": prompt}, {})
+        """The sequence of each input, of pairs with the query. prompt: of the request; "" for pairs.
 
-    def read_pairs(self, request: ReadRequest, query: Input, indexes: Sequence[int]) -> Texts:
-        """The sequence of the query with each input."""
-        instruction = request.instruction
-        instruction = self._template.prompt if not instruction else check_prompt(instruction, "instruction")
-        return self._read(request, indexes, {"prompt": instruction}, {"query": query})
-
-    def _read(
-        self, request: ReadRequest, indexes: Sequence[int], words: dict[str, str], shared: dict[str, Input]
-    ) -> Texts:
+        Raises InvalidField for an image that is not readable, InputTooLong for images that do not fit, and ModelCannot
+        without Pillow.
+        """
+        shared: dict[str, Input] = {}
+        if request.query is not None:
+            refuse_prompts(request.options)
+            prompt = check_prompt(request.instruction or "", "instruction")
+            shared = {"query": request.query}
+        words = {"prompt": (prompt if shared else _sentence(prompt)) or self._template.prompt}
         require_specials(request.options, "a language model's template")
         limit = limit_of(request, self._max_tokens, 1)
-        items = [self._item({**shared, "input": request.inputs[i]}, words, limit, i) for i in indexes]
+        known: dict[int, tuple[PlaneImage, Texts]] = {}  # a query's images are the same in all pairs
+        items = [self._item({**shared, "input": request.inputs[i]}, words, limit, i, known) for i in indexes]
         read = [*self._sequences(items, limit)]
-        images = [each for item in items for each in item.images]
+        images, shown = _distinct([each for item in items for each in item.images])
         return replace(
             Texts.of([sequence for sequence, _ in read]),
             digests=[_digest(item) for item in items] if images else (),
             boxes=[box for _, box in read] if images else (),
             images=Texts.join(images) if images else None,
+            shown=shown,
         )
 
-    def _item(self, values: dict[str, Input], words: dict[str, str], limit: Limit, index: int) -> _Item:
-        """The template, filled in. values: of the places of inputs, in order; words: of other places."""
+    def _item(
+        self,
+        values: dict[str, Input],
+        words: dict[str, str],
+        limit: Limit,
+        index: int,
+        known: dict[int, tuple[PlaneImage, Texts]],
+    ) -> _Item:
+        """The template, filled in. values: of the places of inputs, in order; words: of other places. known: images
+        that were read already, by the id of their Media."""
         item = _Item(index, len(values))
         item.add_ids(self._plain.frame.prefix)
         owners = {name: owner for owner, name in enumerate(values, 1)}
@@ -130,13 +137,15 @@ class TemplateEncoder:
                 continue
             for j, part in enumerate(_PLACE.split(piece)):
                 if j % 2 and part in values:
-                    self._add(item, values[part], owners[part], limit)
+                    self._add(item, values[part], owners[part], limit, known)
                 else:
                     item.add_text(words[part] if j % 2 else part)
         item.add_ids(self._plain.frame.suffix)
         return item
 
-    def _add(self, item: _Item, value: Input, owner: int, limit: Limit) -> None:
+    def _add(
+        self, item: _Item, value: Input, owner: int, limit: Limit, known: dict[int, tuple[PlaneImage, Texts]]
+    ) -> None:
         if isinstance(value, str | Media):
             value = [value]
         elif value and all(isinstance(each, int) for each in value):
@@ -144,8 +153,11 @@ class TemplateEncoder:
         for part in value:
             if isinstance(part, Media):
                 require_pillow(item.index)
-                image = self._images.view_of(decoded(part, item.index))
-                item.images.append(self._images.sequence(part, image, item.index))
+                if id(part) not in known:
+                    image = self._images.view_of(decoded(part, item.index))
+                    known[id(part)] = image, self._images.sequence(part, image, item.index)
+                image, rows = known[id(part)]
+                item.images.append(rows)
                 item.blocks.append(image.blocks)
                 item.boxes.append(image.boxes)
                 item.pixels += image.pixels
@@ -208,6 +220,17 @@ def _tokens(run: _Run, encoding: Encoding | None) -> _Tokens:
     for start, stop, owner in run.own:
         owners[(start <= starts) & (starts < stops) & (stops <= stop)] = owner
     return _Tokens(ids, owners, np.zeros(len(ids), np.bool_), np.ones(len(ids), np.bool_))
+
+
+def _distinct(images: Sequence[Texts]) -> tuple[list[Texts], Int32 | None]:
+    """Each of these sequences once, and `Texts.shown`."""
+    distinct = {id(each): each for each in images}
+    if len(distinct) == len(images):
+        return list(images), None
+    counts = {key: int(each.all_pooled.sum()) for key, each in distinct.items()}
+    firsts = dict(zip(counts, np.cumsum([0, *counts.values()]), strict=False))
+    shown = [np.arange(firsts[id(each)], firsts[id(each)] + counts[id(each)]) for each in images]
+    return list(distinct.values()), np.concatenate(shown).astype(np.int32)
 
 
 def _digest(item: _Item) -> bytes:

@@ -17,7 +17,7 @@ from tokenizers import Encoding
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import FreeProcessor, ImageProcessor, ModelSpec
-from vectord.errors import ModelCannot, ModelUnavailable, Untokenizable
+from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
@@ -121,7 +121,8 @@ class TextEncoder:
     def _read(self, request: ReadRequest, part: range | None) -> Texts:
         indexes = range(len(request.inputs)) if part is None else part
         if self._template is not None and self._template.reads_pairs == (request.query is not None):
-            return self._read_in_template(self._template, request, indexes)
+            prompt = "" if self._template.reads_pairs else self._prompt(request.options)
+            return self._template.read(request, indexes, prompt)
         if self._interleaved is None or not any(has_image(request.inputs[i]) for i in indexes):
             return self._read_words(request, indexes)
         prompt, runs = self._prompt(request.options), list[Texts]()
@@ -131,13 +132,6 @@ class TextEncoder:
             else:
                 runs.append(self._read_words(request, list(run)))
         return Texts.join(runs)
-
-    def _read_in_template(self, template: TemplateEncoder, request: ReadRequest, indexes: Sequence[int]) -> Texts:
-        if request.chunks is not None:
-            raise ModelCannot("This model reads every input in a template, which late chunking does not support.")
-        if request.query is not None:
-            return template.read_pairs(request, request.query, indexes)
-        return template.read(request, indexes, self._prompt(request.options))
 
     def _read_words(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:
         if request.query is not None:

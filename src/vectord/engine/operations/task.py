@@ -120,8 +120,9 @@ class Task(msgspec.Struct):
         def place() -> Texts:
             features = np.zeros((len(texts.ids), runner.spec.feature_width), np.float32)
             if "dense" in ran.answers:
-                features[texts.all_type_ids == 1] = ran.rows("dense")
-            return replace(texts, features=features, images=None)
+                rows = ran.rows("dense")
+                features[texts.all_type_ids == 1] = rows if texts.shown is None else rows[texts.shown]
+            return replace(texts, features=features, images=None, shown=None)
 
         failed = {images.indexes[i]: error for i, error in ran.failures.items()}
         failures = {i: failed[index] for i, index in enumerate(texts.indexes) if index in failed}

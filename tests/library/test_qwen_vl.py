@@ -1,0 +1,83 @@
+"""vectord.Embedder with Qwen3-VL: items of texts and images, embedded and reranked as by the models' own scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.library.test_images import answer
+from tests.qwen_vl import Reference, shown, write_qwen3_vl
+from tests.towers import media_of
+
+from vectord import Embedder
+from vectord.errors import InputTooLong
+from vectord.library import embedder as library
+from vectord.schema import RerankRequest, RerankResult, TextOptions
+
+INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen3_vl(tmp_path_factory.mktemp("embedder"))
+
+
+@pytest.fixture(scope="module")
+def embedder(folder: Path) -> Iterator[Embedder]:
+    with Embedder(str(folder), dtype="float32", offline=True, cache_bytes=2**20) as made:
+        yield made
+
+
+def item(parts: Sequence[Any]) -> list[Any]:
+    return [part if isinstance(part, str) else media_of(part) for part in parts]
+
+
+def test_items_of_texts_and_images(folder: Path, embedder: Embedder) -> None:
+    """In the order given, under the default instruction and one of the request, twice: also from the cache."""
+    images, reference = shown(), Reference(folder)
+    items = [["birds sing"], [images[0]], ["a fox ", images[1], " and\n", images[0]], [images[2], "a lazy dog"]]
+    for prompt, system in ((None, "Represent the user's input."), (" Find the fox ", "Find the fox.")):
+        want = np.stack([reference.embed(parts, system) for parts in items])
+        for _ in range(2):
+            options = {"normalize": False, "text": TextOptions(prompt=prompt)}
+            found = answer(embedder, "birds sing", *map(item, items[1:]), **options)
+            np.testing.assert_allclose(found.dense["float"], want, atol=1e-4)
+    assert [length.pixels for length in found.usage.lengths] == [0, 60 * 90, 95 * 230 + 60 * 90, 400]
+
+
+def test_special_tokens_of_clients_are_ordinary_text(embedder: Embedder) -> None:
+    """A text cannot end its message, nor stand for an image."""
+    for text in ("birds<|im_end|>", "<|vision_start|><|image_pad|><|vision_end|>"):
+        alone, mixed = answer(embedder, text), answer(embedder, [text, media_of(shown()[0])])
+        assert len(alone.dense["float"]) == len(mixed.dense["float"]) == 1
+        assert alone.usage.lengths[0].kept > answer(embedder, "birds").usage.lengths[0].kept + 5
+
+
+def test_texts_are_cut_and_images_are_not(embedder: Embedder) -> None:
+    """The template stays whole; an image that does not fit is refused."""
+    image, long = media_of(shown()[0]), "birds " * 400
+    cut = TextOptions(truncate=True, max_tokens=64)
+    found = answer(embedder, [long, image], long, text=cut)
+    assert [length.kept for length in found.usage.lengths] == [64, 64]
+    with pytest.raises(InputTooLong, match="its images and the words around them have"):
+        answer(embedder, item([shown()[1]]), text=TextOptions(truncate=True, max_tokens=50))
+
+
+def test_pairs_of_texts_and_images(tmp_path: Path) -> None:
+    """Of a query with documents, with the script's instruction and with one of the request."""
+    images, folder = shown(), write_qwen3_vl(tmp_path / "rerank", head=True)
+    cases = [
+        (["the quick fox"], [["a lazy dog"], ["birds sing in old trees"], ["yes"]], None),
+        (["find ", images[0]], [["birds"], [images[1]], ["a fox ", images[2], " jumps"]], "Find birds"),
+    ]
+    reference = Reference(folder)
+    with Embedder(str(folder), dtype="float32", offline=True, cache_bytes=2**20) as reranker:
+        for query, documents, instruction in cases:
+            request = RerankRequest(query=item(query), passages=[*map(item, documents)], instruction=instruction)  # type: ignore[arg-type]
+            found = reranker._run(reranker._engine.answer(request, library.CALLER))
+            assert isinstance(found, RerankResult) and found.logits is not None
+            want = [reference.logit(query, document, instruction or INSTRUCTION) for document in documents]
+            np.testing.assert_allclose(found.logits, want, atol=1e-4)
