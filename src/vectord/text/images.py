@@ -26,7 +26,7 @@ from vectord.errors import InvalidField
 from vectord.schema import PDF, Features, Float32, Int32, Media, TextLength, TextOptions
 from vectord.text.pdf import page_image
 from vectord.text.pdf_process import DPI
-from vectord.text.sequence import ReadRequest, Texts, cu_seqlens_of
+from vectord.text.sequence import Encoder, ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -44,7 +44,7 @@ class Model:
 
     def placed(self, rows: np.ndarray) -> Texts:
         features = np.zeros((len(self.texts.ids), rows.shape[1]), np.float32)
-        features[self.texts.all_type_ids == 1] = rows
+        features[self.texts.all_type_ids == 1] = rows if self.texts.shown is None else rows[self.texts.shown]
         return replace(self.texts, features=features, images=None)
 
 
@@ -52,7 +52,7 @@ def run(spec: ModelSpec, texts: Texts, backend: Backend | None = None, output: O
     """backend: None: the reference op set, in float64."""
     packed = packed_texts(texts)
     if backend is None:
-        network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
+        network = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())
         return network(pack(packed), {output})[output]
     return backend.forward(TokenBatch(texts=packed, outputs=frozenset({output})), 0)[output]
 

@@ -47,12 +47,9 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    texts, images = weights.after_prefix(TEXTS, decoder.WORDS), weights.after_prefix(IMAGES, POSITIONS)
     if config["model_type"] == "qwen3_vl_text":
-        images.ignore_under("")
-        return _load_texts(config, texts, ops)
-    texts.ignore_under("")
-    return _load_images(config, images, ops)
+        return _load_texts(config, weights.after_prefix(TEXTS, decoder.WORDS), ops)
+    return _load_images(config, weights.after_prefix(IMAGES, POSITIONS), ops)
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
