@@ -265,6 +265,7 @@ COMPARED = {
     "colmodernvbert": "transformers, images with its processor for PIL",
     "colpali": "transformers, images with its processor for PIL",
     "gemma": "transformers; FlagEmbedding's FlagLLMReranker",
+    "gemma4_vision": "transformers, images of EmbeddingGemma 2",
     "jina_bert_v2": "a module written from the description",
     "lfm2": "transformers; LFM2.5: with Liquid's changes",
     "lfm2_bidirectional": "transformers' Lfm2 with Liquid's changes",

@@ -50,6 +50,7 @@ from vectord.checkpoints.kinds.scores import (
 )
 from vectord.checkpoints.kinds.static import add_static
 from vectord.checkpoints.kinds.towers import TOWERS, add_towers
+from vectord.checkpoints.kinds.vision import MODEL_TYPES, add_vision
 from vectord.checkpoints.quantized import read_quantization
 from vectord.checkpoints.spec import PAD_TOKEN_ID, POSITIONS_AFTER_PAD, Adapter, Located, ModelSpec, Pooling, PromptText
 from vectord.errors import ConfigError, ModelUnavailable
@@ -132,6 +133,7 @@ def _read_route(
     match kind:
         case "embed":
             spec = add_token_classifier(folder, add_embedding(folder, spec, pooling))
+            spec = add_vision(folder, spec) if folder.model_type in MODEL_TYPES else spec
         case "static" | "towers" | "pages":
             spec = {"static": add_static, "towers": add_towers, "pages": add_pages}[kind](folder, spec, pooling)
         case "colbert":

@@ -71,8 +71,8 @@ def forward(backend: Backend, texts: Texts) -> np.ndarray:
 
 def test_every_architecture_has_a_case() -> None:
     """Every supported name is compared with the class that it implements; a further case adds words to its name.
-    test_towers.py compares models with a network for images."""
-    towers = {name for name, (module, _) in ARCHITECTURES.items() if module in TOWERS}
+    test_towers.py, test_pages.py and test_gemma4_vision.py compare models with a network for images."""
+    towers = {name for name, (module, _) in ARCHITECTURES.items() if module in {*TOWERS, "gemma4_vision", "pages"}}
     assert set(ARCHITECTURES) == towers | {name.partition(" ")[0] for name in CASES}
 
 

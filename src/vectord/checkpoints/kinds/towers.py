@@ -205,8 +205,10 @@ def _padding_id(folder: ModelFolder) -> int:
     return found
 
 
-def image_settings(folder: ModelFolder, processor: str) -> Settings:
-    """The settings of images. processor: the name of its class. Raises ModelUnavailable for another one."""
+def image_settings(folder: ModelFolder, processor: str, *, normalizes: bool = True) -> Settings:
+    """The settings of images. processor: the name of its class. Raises ModelUnavailable for another one.
+
+    normalizes: whether it must; False: the caller reads that."""
     path = folder.tokenizer / "preprocessor_config.json"
     if path.is_file():
         settings = read_settings(path, allowed=folder.allowed)
@@ -216,7 +218,7 @@ def image_settings(folder: ModelFolder, processor: str) -> Settings:
     suffixes = ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")
     for key in ("image_processor_type", "feature_extractor_type"):
         settings.one_of(key, (None, *(processor + suffix for suffix in suffixes)))
-    for key in ("do_resize", "do_rescale", "do_normalize"):
+    for key in ("do_resize", "do_rescale", *(("do_normalize",) if normalizes else ())):
         settings.one_of(key, (None, True))
     return settings
 

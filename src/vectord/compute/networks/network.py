@@ -50,6 +50,7 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "gemma": ("gemma", "Gemma"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3_text": ("gemma3_text", "Gemma3Text|Gemma3"),
+    "gemma4_vision": ("gemma4_vision", "Gemma4Vision"),
     "gte": ("gte", "Gte|New"),
     "jina_bert_v2": ("jina_bert_v2", "JinaBert|Bert"),
     "jina_embeddings_v3": ("roberta", "JinaEmbeddingsV3"),

@@ -16,6 +16,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec import structs
+
 from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.fingerprint import changed
 from vectord.checkpoints.graphs import find_graph, graph_patterns
@@ -61,6 +63,15 @@ def check_dtype(backend: str, dtype: str) -> str:
     if backend not in (backends_with := DTYPE_BACKENDS.get(dtype, (backend,))):
         raise ConfigError(f"dtype {dtype}: the {backend} backend has none; those that have: {', '.join(backends_with)}")
     return backend
+
+
+def without_images(spec: ModelSpec, backend: str) -> ModelSpec:
+    """The model for texts alone, if its network of images is optional and fits neither the backend nor adapters."""
+    fits = backend in ADAPTER_BACKENDS and not spec.adapters and spec.merged is None
+    if fits or spec.image_text is None or spec.image_text.alone:
+        return spec
+    log.warning("%s: images are not read with adapters, or with the %s backend", spec.model_id, backend)
+    return structs.replace(spec, images=None, image_text=None)
 
 
 def check_adapters(spec: ModelSpec, backend: str) -> None:

@@ -47,6 +47,7 @@ from vectord.engine.models.backend import (
     required_graphs,
     settle_device,
     with_graph,
+    without_images,
 )
 from vectord.engine.models.loading import begin
 from vectord.engine.models.registry import ModelSource
@@ -148,6 +149,7 @@ def _opened(requested: RequestedModel, config: Config) -> ModelSource:
 def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) -> ModelSource:
     """Raises StartError for a backend or dtype that cannot compute a model with these facts."""
     backend = check_dtype(check_backend(backend_of(spec, device)), device.dtype)
+    spec = without_images(spec, backend)
     check_adapters(spec, backend)
     spec = with_graph(spec, backend, device)
     if backend == "fake":  # known cosines of the published model do not hold for made-up numbers

@@ -1,0 +1,119 @@
+"""The network of images of an embedding model that reads texts without it too: EmbeddingGemma 2. reader.py calls this.
+
+Files that leave it out, or the settings of images, are served for texts. Defaults are those of transformers 5.24.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from vectord.checkpoints.checkpoint import find_tensor
+from vectord.checkpoints.config_keys import harmless, refuse_unread
+from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
+from vectord.checkpoints.kinds.towers import Triple, image_settings
+from vectord.checkpoints.spec import ImageProcessor, ImageText, ModelSpec
+from vectord.errors import ModelUnavailable
+
+MODEL_TYPES = frozenset({"embedding_gemma2"})
+_TABLE = "vision_tower.patch_embedder.position_embedding_table"
+_DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-6,
+}
+_TOKENS = {"image_token_id": 258_880, "boi_token_id": 255_999, "eoi_token_id": 258_882}
+_TOKENS_LIMIT = 1120  # of an image, as in Gemma4ImageProcessor
+
+
+def add_vision(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Return the spec of texts, with that of images where the files have all of it."""
+    prefix = next((each for each in ("", "model.") if find_tensor(spec.weights, each + _TABLE)), None)
+    files = (folder.tokenizer / name for name in ("preprocessor_config.json", "processor_config.json"))
+    section: dict[str, Any] | None = folder.config.value("vision_config", dict[str, Any])
+    if prefix is None or section is None or not any(path.is_file() for path in files):
+        return spec
+    images = _images(folder, spec, section)
+    towers = tuple(f"{prefix}{name}." for name in ("audio_tower", "embed_audio"))
+    vision = tuple(f"{prefix}{name}." for name in ("vision_tower", "embed_vision"))
+    images = replace(images, others=(f"{prefix}language_model.", *towers))
+    token, before, after = (_token(folder, key) for key in _TOKENS)
+    return replace(
+        spec,
+        others=(*vision, *towers),
+        images=replace(images, fingerprint=fingerprint(images)),
+        image_text=ImageText(token=token, view=f"{before}{{rows}}{after}", alone=False),
+    )
+
+
+def _images(folder: ModelFolder, spec: ModelSpec, section: dict[str, Any]) -> ModelSpec:
+    settings = image_settings(folder, "Gemma4", normalizes=False)
+    merge = settings.whole("pooling_kernel_size", 3, most=64)
+    if section.get("pooling_kernel_size", 3) != merge:
+        raise ModelUnavailable(f"{settings.path}: pooling_kernel_size {merge} is not that of config.json")
+    normalizes = settings.flag("do_normalize", False)
+    processor = ImageProcessor(
+        resample=settings.whole("resample", 3, least=0, most=5),
+        patch=settings.whole("patch_size", 16, most=256),
+        class_token=False,
+        merge=merge,
+        most_patches=settings.whole("max_soft_tokens", 280, most=_TOKENS_LIMIT) * merge**2,
+    )
+    texts = Settings(folder.config.path, folder.config.value("text_config", dict[str, Any], {}), folder.allowed)
+    width = texts.whole("hidden_size", 512, most=WIDTH_LIMIT)
+    mean, std = (settings.value(f"image_{key}", Triple, (number,) * 3) for key, number in (("mean", 0.0), ("std", 1.0)))
+    config = {
+        **_DEFAULTS,
+        **section,
+        "image_mean": mean if normalizes else (0.0, 0.0, 0.0),
+        "image_std": std if normalizes else (1.0, 1.0, 1.0),
+        "rescale_factor": settings.value("rescale_factor", float, 1 / 255),
+        "model_type": "gemma4_vision",
+        "max_position_embeddings": processor.rows,
+        "vocab_size": section.get("position_embedding_size", 10 * 1024),
+        "patch_size": processor.patch,
+        "text_size": width,
+    }
+    unused = "crop_size data_format device do_convert_rgb do_pad image_seq_length input_data_format size"
+    refuse_unread(
+        settings,
+        {
+            **harmless("images are always converted to RGB, keep their ratio, and have no padding", unused),
+            **harmless("names", "image_processor_type processor_class return_tensors"),
+        },
+    )
+    return replace(
+        spec,
+        config=Settings(folder.config.path, config, folder.allowed),
+        model_type="gemma4_vision",
+        architecture="gemma4_vision",
+        tokenizer=settings.path,
+        outputs=frozenset({"dense"}),
+        hidden_size=Settings(folder.config.path, config).whole("hidden_size", most=WIDTH_LIMIT),
+        max_tokens=processor.rows,
+        pooling="attention",
+        include_prompt=True,
+        dense_modules=(),
+        dimensions=width,
+        truncate_dim=None,
+        matryoshka=None,
+        processor=processor,
+    )
+
+
+def _token(folder: ModelFolder, key: str) -> str:
+    """The token of an id in config.json."""
+    id_ = folder.config.whole(key, _TOKENS[key], least=0, most=2**24)
+    file = read_settings(folder.tokenizer / "tokenizer.json")
+    for token in file.value("added_tokens", list[dict[str, Any]], []):
+        if token.get("id") == id_ and isinstance(token.get("content"), str):
+            content: str = token["content"]
+            return content
+    raise ModelUnavailable(f"{file.path}: added_tokens has no token of the id {id_}, {key} of config.json")

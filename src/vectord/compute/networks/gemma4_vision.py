@@ -1,0 +1,176 @@
+"""`model_type: gemma4_vision`, the network of images of EmbeddingGemma 2, with its projection to rows of texts.
+
+Names as in transformers/models/gemma4/modeling_gemma4.py. The layers are Gemma's, without causal attention. A patch has
+its column as type_ids and its line as ids: the table of positions has a part for each, and half of the pairs of a head
+turn by the one, half by the other. The blocks of patches that make one row of a text are the spans (text/images.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from vectord.checkpoints.config_keys import Harmless, harmless
+from vectord.compute.networks import facts
+from vectord.compute.networks.heads import Head
+from vectord.compute.networks.rotary import CosSin, Rotary, rotary_table
+from vectord.compute.networks.transformer import (
+    Attention,
+    Mlp,
+    Patches,
+    Transformer,
+    TransformerLayer,
+    TransformerSpec,
+    TransformerWeights,
+)
+from vectord.compute.networks.weights import Limits, Linear, Norm, WeightReader
+from vectord.compute.ops.base import Ops, T, Tokens
+from vectord.errors import ModelUnavailable
+from vectord.schema import Int32
+
+PREFIXES = ("", "model.")
+LARGEST = float(np.finfo(np.float32).max)
+_TABLE = "patch_embedder.position_embedding_table"
+
+HARMLESS: Mapping[str, Harmless] = {
+    **harmless("its linear layers have none", "attention_bias"),
+    **harmless("the table of positions decides", "max_position_embeddings"),
+    **harmless("the reader of the folder uses it", "pooling_kernel_size"),
+}
+HARMLESS_TENSORS = ()
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
+    spec, side = _spec(config), facts.size(config, "patch_size", 16)
+    places, width = facts.size(config, "position_embedding_size", 10 * 1024), spec.hidden_size
+    weights = weights.after_prefix(PREFIXES, f"vision_tower.{_TABLE}").under("vision_tower.")
+    columns, lines = weights.array(_TABLE, 2, places, width)
+    means, deviations = (np.repeat(config[key], side**2)[None] for key in ("image_mean", "image_std"))  # (1, W)
+    table = rotary_table(weights, _rotary(config), spec.head_size // 2, min(places, spec.max_tokens))
+    rotary, layers = CosSin(table.cos, table.sin, in_plane=True), weights.under("encoder.layers.")
+    return Transformer(
+        spec,
+        TransformerWeights(
+            words=weights.constant("lines", lines),
+            types=weights.constant("columns", columns),
+            patches=Patches(
+                # The network takes 2 * x - 1 of the processor's numbers.
+                scale=weights.constant("scale", 2 * config["rescale_factor"] / deviations),
+                shift=weights.constant("shift", -2 * means / deviations - 1),
+                linear=weights.convolution("patch_embedder.input_proj", width, 3, side, side, bias=False, flat=True),
+            ),
+            layers=tuple(_layer(config, spec, layers.under(f"{i}."), rotary) for i in range(spec.layers)),
+        ),
+        ops,
+    )
+
+
+def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
+    """(T, H) to (M, D): the mean of each block, as a row of a text.
+
+    Source: Gemma4VisionPooler, Gemma4VisionModel and Gemma4MultimodalEmbedder.
+    """
+    spec, outputs = _spec(config), facts.size(config, "text_size")
+    weights = weights.after_prefix(PREFIXES, f"vision_tower.{_TABLE}")
+    width = spec.hidden_size
+    bias, factor = np.zeros(width, np.float32), np.ones(width, np.float32)
+    if facts.flag(config, "standardize", False):
+        bias, factor = (weights.array(f"vision_tower.std_{name}", width) for name in ("bias", "scale"))
+    factors = weights.constant("scale", math.sqrt(width) * factor[None])
+    added = weights.constant("shift", (-bias * factor)[None])
+    ones = weights.constant("ones", np.ones(width))
+    projection = weights.linear("embed_vision.embedding_projection", width, outputs, bias=False)
+
+    def pooled(x: T, tokens: Tokens[T]) -> T:
+        rows = ops.add(ops.multiply(ops.mean(x, tokens), factors), added)
+        return ops.linear(ops.rms_norm(rows, ones, spec.norm_eps), projection.weight, None)
+
+    return pooled
+
+
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
+    heads, head_size = facts.size(config, "num_attention_heads"), facts.size(config, "head_dim", 64)
+    if head_size % 4:
+        raise ModelUnavailable(f"config.json: vision_config.head_dim {head_size} must be a multiple of 4")
+    return TransformerSpec(
+        vocab_size=facts.size(config, "vocab_size"),
+        max_tokens=facts.size(config, "max_position_embeddings"),
+        hidden_size=facts.size(config, "hidden_size"),
+        intermediate_size=facts.size(config, "intermediate_size"),
+        layers=facts.size(config, "num_hidden_layers", at_most=1024),
+        heads=heads,
+        kv_heads=facts.key_heads(config, heads, heads),
+        head_size=head_size,
+        activation=facts.activation(config, "hidden_activation"),
+        norm_eps=facts.epsilon(config, "rms_norm_eps"),
+        types=facts.size(config, "position_embedding_size", 10 * 1024, at_least=2),
+        rms=True,
+        norm_first=True,
+        attention_scale=1.0,
+    )
+
+
+def _rotary(config: Mapping[str, Any]) -> Rotary:
+    given = facts.section(config, "rope_parameters")
+    if unknown := given.keys() - {"rope_type", "rope_theta"}:
+        raise ModelUnavailable(f"config.json: vision_config.rope_parameters.{min(unknown)[:80]} is not supported")
+    facts.choice(given, "rope_type", ("axial",), "axial")
+    return Rotary(facts.number(given, "rope_theta", 100.0))
+
+
+def _layer(
+    config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T], rotary: CosSin[T]
+) -> TransformerLayer[T]:
+    width, inner, size = spec.hidden_size, spec.intermediate_size, spec.head_size
+    clips = facts.flag(config, "use_clipped_linears", False)
+
+    def linear(name: str, inputs: int, outputs: int, rows: Int32 | None = None) -> Linear[T]:
+        layer = weights.linear(f"{name}.linear", inputs, outputs, bias=False, rows=rows)
+        return _clipped(layer, weights.under(f"{name}.")) if clips else layer
+
+    def norm(name: str) -> Norm[T]:
+        return weights.norm(name, width, bias=False)
+
+    # The reference turns the pairs of each half of a head apart; here the first numbers of both halves come first.
+    order = np.arange(size, dtype=np.int32).reshape(2, 2, size // 4).swapaxes(0, 1).ravel()
+    rows = (np.arange(max(spec.heads, spec.kv_heads or 0), dtype=np.int32)[:, None] * size + order).ravel()
+    return TransformerLayer(
+        attention_norm=norm("input_layernorm"),
+        attention=Attention(
+            query=linear("self_attn.q_proj", width, spec.query_width, rows[: spec.query_width]),
+            key=linear("self_attn.k_proj", width, spec.key_width, rows[: spec.key_width]),
+            value=linear("self_attn.v_proj", width, spec.key_width),
+            query_norm=Norm(weights.tensor("self_attn.q_norm.weight", size, rows=order), None),
+            key_norm=Norm(weights.tensor("self_attn.k_norm.weight", size, rows=order), None),
+            value_norm=Norm(weights.constant("self_attn.v_norm.weight", np.ones(size)), None),
+            out=linear("self_attn.o_proj", spec.query_width, width),
+            rotary=rotary,
+        ),
+        attention_out_norm=norm("post_attention_layernorm"),
+        output_norm=norm("pre_feedforward_layernorm"),
+        mlp=Mlp(
+            gate=linear("mlp.gate_proj", width, inner),
+            up=linear("mlp.up_proj", width, inner),
+            down=linear("mlp.down_proj", inner, width),
+        ),
+        mlp_out_norm=norm("post_feedforward_layernorm"),
+    )
+
+
+def _clipped(layer: Linear[T], weights: WeightReader[T]) -> Linear[T]:
+    """The layer with the limits of its inputs and outputs, which the checkpoint has as tensors without dimensions."""
+    inputs, outputs = (
+        [float(weights.array(f"{side}_{end}")) for end in ("min", "max")] for side in ("input", "output")
+    )
+    return replace(layer, inputs=_limits(*inputs), outputs=_limits(*outputs))
+
+
+def _limits(least: float, most: float) -> Limits | None:
+    """None where both are infinite, as in a model that was not trained with limits."""
+    if math.isinf(least) and math.isinf(most):
+        return None
+    return Limits(max(least, -LARGEST), min(most, LARGEST))
