@@ -141,6 +141,9 @@ class MemoryDatabase(DatabaseOutput):
 
     def _create(self) -> None: ...
 
+    def _stored_columns(self) -> Iterable[str]:
+        return []
+
     def _fingerprints(self, ids: Sequence[Any]) -> Iterable[str | None]:
         return [self.stored[id_].columns["vectord_fingerprint"] for id_ in ids if id_ in self.stored]
 
