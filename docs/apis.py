@@ -107,8 +107,8 @@ def _head() -> list[str]:
         "The pages describe fields whose values have limits or whose meaning is not obvious, and name the others.",
         "Those have the meaning of the product, or of the next section. Of the fields of objects, the pages have",
         "those with an effect; fields for audio and video are refused, and those for images unless the model reads",
-        "images. An image is a data URI, base64 or, with `allow_media_urls`, a URL; in an object, under `image`, `url`,",
-        "`bytes`, `image_url` or `image_base64`.",
+        "images. An image is a data URI, base64 or, with `allow_media_urls`, a URL; in an object, under `image`,",
+        "`url`, `bytes`, `image_url` or `image_base64`.",
     ]
 
 
