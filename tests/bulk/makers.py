@@ -46,9 +46,10 @@ class FakeEmbedder:
         self.space = space
         self.before = before
         self.seen: list[str | Media] = []
+        self.modalities = ["text", "image"]
 
     async def facts(self) -> ModelFacts:
-        return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH)
+        return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH, modalities=self.modalities)
 
     async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
         if any("whole" in text for text in texts):

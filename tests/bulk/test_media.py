@@ -22,6 +22,7 @@ from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, BulkJob, Stopped
 from vectord.bulk.pipeline import Pipeline
 from vectord.bulk.remote import RemoteEmbedder
+from vectord.errors import ConfigError
 from vectord.schema import PDF, Media
 
 IMAGES = {f"{place}/{place}.png": media_of(image_of(20, 30, seed=place)) for place in range(3)}
@@ -78,6 +79,15 @@ async def test_a_broken_file_fails_its_own_row(folder: Path, tmp_path: Path) -> 
         ("1/b.pdf", "the input is an encrypted PDF; remove its password.")
     ]
     assert found[5]["dense"] is None and found[6]["dense"] is not None
+
+
+async def test_a_model_of_texts_is_refused_before_the_first_row(folder: Path, tmp_path: Path) -> None:
+    """Unless rows may fail alone."""
+    embedder = FakeEmbedder()
+    embedder.modalities = ["text"]
+    with pytest.raises(ConfigError, match="fake reads texts only; after OUT, name a model such as openai/clip"):
+        await run_job(folder, tmp_path / "out.jsonl", embedder)
+    await run_job(folder, tmp_path / "out.jsonl", embedder, on_error="null")
 
 
 async def test_an_interrupted_job_embeds_only_the_missing_pages(folder: Path, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class ModelFacts:
     dtype: str = ""  # of the computation
     backend: str = ""
     max_inputs: int = 2048  # of one request
+    modalities: Sequence[str] = ("text",)  # kinds of inputs
 
 
 class BulkEmbedder(Protocol):

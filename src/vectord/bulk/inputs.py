@@ -79,6 +79,7 @@ class InputSource:
     size_bytes: int | None  # of all files; None for standard input
     identity: str  # changes with any file's name, size or version; "" for standard input
     has_texts: bool = True  # not all files are images or PDFs
+    has_media: bool = False  # some rows are images or PDFs
 
     @property
     def is_stdin(self) -> bool:
@@ -108,7 +109,7 @@ def find_source(job: BulkJob) -> InputSource:
         if job.input_format in {"files", "parquet"} or job.input_format is None:
             known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})
             raise ConfigError(f"IN is standard input: set --format to one of {known}")
-        source = InputSource(replace(job, has_pages=job.images), job.input_format, None, "")
+        source = InputSource(replace(job, has_pages=job.images), job.input_format, None, "", has_media=job.images)
     else:
         digest, size_bytes = hashlib.blake2b(digest_size=16), 0
         suffixes = set()
@@ -119,7 +120,8 @@ def find_source(job: BulkJob) -> InputSource:
             digest.update(identity.encode("utf-8", "surrogateescape"))
         format_ = job.input_format or _format_of(job.source)
         job = replace(job, has_pages=job.images or (format_ == "files" and ".pdf" in suffixes))
-        source = InputSource(job, format_, size_bytes, digest.hexdigest(), not suffixes <= MEDIA)
+        has_media = job.images or (format_ == "files" and not suffixes.isdisjoint(MEDIA))
+        source = InputSource(job, format_, size_bytes, digest.hexdigest(), not suffixes <= MEDIA, has_media)
     if job.column is not None and source.format in {"lines", "files"}:
         raise ConfigError(f"--column: the format {source.format} has no columns")
     for option, is_given, formats, names in (
