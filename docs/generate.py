@@ -277,7 +277,7 @@ COMPARED = {
     "new": "transformers' Gte",
     "nomic_bert": "transformers; v2: with the experts of Nomic's own code",
     "qwen3_bidirec": "transformers' Qwen3 without the causal mask",
-    "qwen3_vl_text": "transformers; the scripts of Qwen3-VL-Embedding and its reranker; model_type qwen3_vl",
+    "qwen3_vl_text": "transformers, in the steps of the models' own scripts",
     "siglip2_text_model": "transformers; NaFlex",
     "siglip_text_model": "transformers; SigLIP 1 and 2",
     "static": "sentence-transformers",
