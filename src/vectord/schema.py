@@ -10,7 +10,7 @@ a frozen one ten times as long to make.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -144,9 +144,25 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def item(self) -> Item:
         """The texts and images of all messages, in order, without a template."""
+        return self._item(msgspec.json.decode(self.messages))
+
+    @property
+    def instruction_and_item(self) -> tuple[str, Item] | None:
+        """The text of the system's message, and the item of the user's, if there are no others; an empty message may be
+        the beginning of an answer."""
+        messages = msgspec.json.decode(self.messages)
+        first, *others = messages if messages[0]["role"] == "system" else ({"content": []}, *messages)
+        answers = [not any(message["content"]) for message in others[1:] if message["role"] == "assistant"]
+        if not others or others[0]["role"] != "user" or not all(answers) or len(answers) != len(others) - 1:
+            return None
+        if not all(isinstance(part, str) for part in first["content"]):
+            return None
+        return "".join(first["content"]), self._item(others[:1])
+
+    def _item(self, messages: Sequence[Mapping[str, Any]]) -> Item:
         media = iter(self.media)
-        contents = [message["content"] for message in msgspec.json.decode(self.messages)]
-        return item_of([part if isinstance(part, str) else next(media) for content in contents for part in content])
+        parts = [part for message in messages for part in message["content"]]
+        return item_of([part if isinstance(part, str) else next(media) for part in parts])
 
 
 class ChunkOptions(msgspec.Struct, frozen=True, kw_only=True):

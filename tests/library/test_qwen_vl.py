@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from tests.qwen_vl import Reference, shown, write_qwen3_vl
 from tests.towers import media_of
 
 from vectord import Embedder
-from vectord.errors import InputTooLong
+from vectord.errors import InputTooLong, InvalidField
 from vectord.library import embedder as library
-from vectord.schema import RerankRequest, RerankResult, TextOptions
+from vectord.schema import Conversation, RerankRequest, RerankResult, TextOptions
 
 INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
 
@@ -76,8 +77,31 @@ def test_pairs_of_texts_and_images(tmp_path: Path) -> None:
     reference = Reference(folder)
     with Embedder(str(folder), dtype="float32", offline=True, cache_bytes=2**20) as reranker:
         for query, documents, instruction in cases:
-            request = RerankRequest(query=item(query), passages=[*map(item, documents)], instruction=instruction)  # type: ignore[arg-type]
+            request = RerankRequest(query=item(query), passages=[*map(item, documents)], instruction=instruction)
             found = reranker._run(reranker._engine.answer(request, library.CALLER))
             assert isinstance(found, RerankResult) and found.logits is not None
             want = [reference.logit(query, document, instruction or INSTRUCTION) for document in documents]
             np.testing.assert_allclose(found.logits, want, atol=1e-4)
+
+
+def test_messages_of_the_system_are_the_instruction(folder: Path, embedder: Embedder) -> None:
+    """As vLLM's clients send them; a message that the answer would continue is empty."""
+    image = shown()[0]
+    parts: list[Any] = [{"type": "image"}, "a caption"]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": ["Find the fox."]},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": [""]},
+    ]
+    want = Reference(folder).embed([image, "a caption"], "Find the fox.")
+    for given in (messages, messages[:2]):
+        found = answer(embedder, conversations=[conversation(given, image)], normalize=False)
+        np.testing.assert_allclose(found.dense["float"], [want], atol=1e-4)
+    with pytest.raises(InvalidField, match="must be a message of a user"):
+        answer(embedder, conversations=[conversation([*messages[:2], {"role": "user", "content": ["more"]}], image)])
+    with pytest.raises(InvalidField, match="the same message of the system"):
+        answer(embedder, conversations=[conversation(messages[at:], image) for at in (0, 1)])
+
+
+def conversation(messages: Sequence[dict[str, Any]], image: Any) -> Conversation:
+    return Conversation(messages=json.dumps(messages), media=[media_of(image)])

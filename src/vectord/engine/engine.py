@@ -449,6 +449,8 @@ class Engine:
         assert isinstance(request, EmbedRequest | ClassifyRequest | TokenizeRequest)
         spec, several = target.lead.spec, len(request.conversations) > 1
         task.check_most("conversations", len(request.conversations))
+        if spec.template is not None and isinstance(request, EmbedRequest):
+            return _in_template(request)
         inputs: list[Item] = []
         for index, conversation in enumerate(request.conversations):
             place = index if several else None
@@ -648,6 +650,20 @@ def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: 
                 model=target.name,
                 space=actual,
             )
+
+
+def _in_template(request: EmbedRequest) -> EmbedRequest:
+    """The request with the users' messages as its inputs, and the systems' as their prompt."""
+    read = [conversation.instruction_and_item for conversation in request.conversations]
+    if None in read:
+        template = "{field} must be a message of a user, after one of the system or none; this model reads no others."
+        raise InvalidField(template, field="conversations", index=read.index(None) if len(read) > 1 else None)
+    found = [each for each in read if each is not None]
+    prompts = {instruction for instruction, _ in found}
+    if len(prompts) > 1:
+        raise InvalidField("{field} must have the same message of the system in one request.", field="conversations")
+    text = replace(request.text, prompt=prompts.pop() or request.text.prompt, add_special_tokens=True)
+    return replace(request, text=text, inputs=[item for _, item in found], conversations=())
 
 
 def _placed(error: BaseException, request: ModelRequest) -> BaseException:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from vectord.schema import ChunkOptions, Features, Float32, Input, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Features, Float32, Input, Int32, Item, Span, TextLength, TextOptions, Token
 
 T = TypeVar("T")
 N = TypeVar("N", bound=np.generic)
@@ -301,7 +301,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Sequence[TextOrPair]  # texts, token ids, or pairs in which both texts count alike; `query`: passages
     options: TextOptions
     truncate: bool  # `options.truncate`, with the server's default applied
-    query: str | None = None  # read together with each input
+    query: Item | None = None  # read together with each input; a text unless the model reads images in pairs
     instruction: str | None = None  # for a language model that judges the query; None: the model's own
     chunks: Sequence[Sequence[Chunk]] | None = None  # late chunking: the chunks of each input
 

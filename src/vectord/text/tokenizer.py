@@ -134,7 +134,7 @@ class TextEncoder:
         return Texts.join(runs)
 
     def _read_words(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:
-        if request.query is not None:
+        if isinstance(request.query, str):
             if self._listwise is not None:
                 return Texts.of([*self._listwise.read(request, request.query)])
             if self._yes_no is not None:

@@ -126,7 +126,7 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
     facts.require(config, "temporal_patch_size", FRAMES)
     patches = weights.array("patch_embed.proj.weight", width, 3, FRAMES, side, side).sum(axis=2)
     means, deviations = (np.repeat(config[key], side**2)[None] for key in ("image_mean", "image_std"))  # (1, W)
-    positions, numbers = facts.size(config, "num_position_embeddings"), np.arange(MAX_SIDE)[:, None]
+    positions, numbers = facts.size(config, "num_position_embeddings"), np.arange(MAX_SIDE, dtype=np.float64)[:, None]
     rotary = _image_rotary(config, spec, weights)
     return Transformer(
         replace(spec, output_size=(1 + len(taps)) * width),

@@ -215,7 +215,7 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
         cos, sin = (ops.concat([ops.embed(part, at) for at in places]) for part in (table.cos, table.sin))
         return CosSin(cos, sin)
     if table.axes and tokens.coordinates:
-        return CosSin(*(_turned(ops, each, table.axes, tokens) for each in (table.cos, table.sin)))
+        return CosSin(_turned(ops, table.cos, table.axes, tokens), _turned(ops, table.sin, table.axes, tokens))
     cos, sin, long = ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions), table.long
     if long is None:
         return CosSin(cos, sin)

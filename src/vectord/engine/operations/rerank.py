@@ -192,11 +192,12 @@ async def _pieces(runner: ModelRunner, request: RerankRequest, items: Sequence[I
 
 
 async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
+    reads_images = runner.spec.template is not None
     with placing_errors("query"):
-        (question,) = _texts([request.query])
+        (question,) = [request.query] if reads_images else _texts([request.query])
     with placing_errors(owners=pieces.owners):
         read = ReadRequest(
-            inputs=_texts(pieces.texts),
+            inputs=pieces.texts if reads_images else _texts(pieces.texts),
             options=request.text,
             truncate=runner.truncates(request.text),
             query=question,

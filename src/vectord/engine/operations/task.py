@@ -74,10 +74,10 @@ class Task(msgspec.Struct):
             self.tokenized_s += time.perf_counter() - began_s
             return texts
         once, each = 0, len(request.options.prompt or "")
-        if request.query is not None and runner.spec.yes_no is not None:  # one text with the query for each input
+        if isinstance(request.query, str) and runner.spec.yes_no is not None:  # one text with the query for each input
             each = len(request.query) + len(request.instruction or "")
         elif request.query is not None:
-            once = len(request.query)
+            once = len(request.query) if isinstance(request.query, str) else characters([request.query])
         encode = partial(runner.encoder.read, request)
         parts = await self.encode_parts(request.inputs, encode, once=once, each=each)
         return parts[0] if len(parts) == 1 else Texts.join(parts)
