@@ -7,6 +7,7 @@ import { dot } from "./projection.js";
 import { shaded } from "./words.js";
 
 const BLANK = "\u2423"; // shown for a token that is a blank
+const SUFFIX = "\u2026"; // shown for a token that the model adds after the text
 const MAX_CELLS = 12000; // of the table; larger results show the words only
 
 const query = el("input", { value: "Why was the bridge closed?", maxlength: "2000" });
@@ -49,14 +50,22 @@ export const bestMatches = (scores) => scores.map((row) => row.reduce((best, val
 /** The token of each vector of an answer for `text`. kind: query or document. */
 export async function tokensOf(answer, text, model, kind) {
   const maker = answer.json.sources.colbert; // for a composite, the model whose tokens these are
-  const { json } = await post("vectord/tokenize", { model: maker, inputs: [text] });
+  const isPrompted = kind === "query" && readsImages(model) && model.prompts.query !== undefined;
+  const options = isPrompted ? { prompt_name: "query", add_special_tokens: false } : {}; // such a prompt has all of them
+  const { json } = await post("vectord/tokenize", { model: maker, inputs: [text], ...options });
   return namesOf(json.data[0].tokens, rowsOf(answer).length, model, kind);
 }
+
+export const readsImages = (model) => model.modalities.includes("image");
 
 /** The token of each vector: repeats the rules of text/colbert.py, and is used only if the count matches. */
 function namesOf(tokens, vectors, model, kind) {
   const names = tokens.map((token) => (token.text.trim() === "" ? BLANK : token.text));
   if (model.outputs.includes("dense") && names.length - 1 === vectors) return names.slice(1);
+  if (kind === "query" && readsImages(model)) { // further tokens follow the text
+    const end = tokens.at(-1)?.special ? names.length - 1 : names.length;
+    return names.toSpliced(end, 0, ...Array(Math.max(0, vectors - names.length)).fill(SUFFIX));
+  }
   const marked = [names[0], kind === "query" ? "[Q]" : "[D]", ...names.slice(1)];
   for (const form of [marked, names]) {
     if (kind === "query" && form.length <= vectors) return [...form, ...Array(vectors - form.length).fill("[MASK]")];

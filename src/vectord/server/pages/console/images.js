@@ -2,7 +2,7 @@
 
 import { post, totalOf } from "./api.js";
 import { contentOf } from "./code.js";
-import { bestMatches, bestOf, similarities, tokenButtons, tokensOf } from "./colbert.js";
+import { bestMatches, bestOf, readsImages, similarities, tokenButtons, tokensOf } from "./colbert.js";
 import { el, svg } from "./dom.js";
 import { dropZone } from "./files.js";
 import { decimal, percent, plural } from "./format.js";
@@ -10,7 +10,7 @@ import { decimal, percent, plural } from "./format.js";
 const MAX_IMAGES = 200;
 const PARALLEL = 4; // requests at once, each of one image, so that an error is its own
 const OF_THE_IMAGE = [400, 413, 422, undefined]; // statuses of errors that concern one image; undefined: the file is not readable
-const DARKEST = 0.7; // opacity of the best patch
+const DARKEST = 0.75; // opacity of the best patch
 
 const query = el("input", { value: "a dog on a beach", maxlength: "20000", required: true });
 const thumbnails = el("ul", { class: "shots small", "aria-label": "Chosen images" });
@@ -41,7 +41,7 @@ export const images = {
   title: "Images",
   about: `Up to ${MAX_IMAGES} images, ordered by their similarity to a text. A model with a vector for each patch also shows which patches match.`,
   fields: [el("label", {}, "Query", query), drop],
-  cannot: (model) => (model.modalities.includes("image") ? null : `${model.name} reads no images.`),
+  cannot: (model) => (readsImages(model) ? null : `${model.name} reads no images.`),
   calls: (asked) => [[{ image: contentOf(chosen[0]?.name ?? "picture.jpg") }, "document"], [query.value, "query"]]
     .map(([input, kind]) => ({ path: "/vectord/embed", body: body(asked, input, kind) })),
   note: () => (chosen.length > 1 ? "The first image; the others are sent in the same way." : ""),
@@ -147,7 +147,8 @@ function matchesOf(names, rows) {
       const best = bestOf(scores);
       const least = scores.reduce((one, other) => Math.min(one, other));
       squares.forEach((square, at) => {
-        square.setAttribute("fill-opacity", (DARKEST * (scores[at] - least) / (scores[best] - least || 1)).toFixed(3));
+        const share = (scores[at] - least) / (scores[best] - least || 1);
+        square.setAttribute("fill-opacity", (DARKEST * share ** 2).toFixed(3));
         square.classList.toggle("best", at === best);
       });
       const [left, top] = boxes[best];
