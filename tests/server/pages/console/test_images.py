@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
+from tests.pages import write_colmodernvbert
 from tests.real_server import running
 from tests.server.pages.console.visit import AXE, Visit, note, number, run, use_tool
 from tests.towers import images, media_of, write_towers
 
-CLIP, SIGLIP = "tiny-clip", "tiny-siglip"
+CLIP, SIGLIP, PAGES = "tiny-clip", "tiny-siglip", "tiny-pages"
 QUERY = "the quick brown fox"
 FILES = [
     FilePayload(name=f"it's {at}.png", mimeType="image/png", buffer=media_of(image).data)
@@ -32,9 +33,10 @@ BROKEN = FilePayload(name="broken.png", mimeType="image/png", buffer=FILES[0]["b
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a server with two models that read images, and one that reads texts."""
+    """The base URL of a server with two models of two towers, one with a vector for each patch, and one of texts."""
     folder = tmp_path_factory.mktemp("images")
     models = [str(write_towers(folder / name, family)) for name, family in ((CLIP, "CLIP"), (SIGLIP, "Siglip"))]
+    models.append(str(write_colmodernvbert(folder / PAGES)))
     with running(folder / "log", *models, "all-MiniLM-L6-v2", "--offline") as (url, _):
         yield url
 
@@ -47,14 +49,20 @@ def page(chromium: Browser, server: str) -> Iterator[Page]:
         assert [words for words in visit.complaints if "status of 400" not in words] == []
 
 
+def ask(server: str, **body: Any) -> Any:
+    return httpx.post(f"{server}/vectord/embed", json=body).raise_for_status().json()["data"][0]
+
+
+def image_item(file: FilePayload) -> dict[str, str]:
+    return {"image": base64.b64encode(file["buffer"]).decode()}
+
+
 def vector(server: str, model: str, one: Any) -> npt.NDArray[np.float64]:
-    answer = httpx.post(f"{server}/vectord/embed", json={"model": model, "inputs": [one]}).raise_for_status()
-    return np.array(answer.json()["data"][0]["dense"])
+    return np.array(ask(server, model=model, inputs=[one])["dense"])
 
 
 def scores(server: str, model: str) -> npt.NDArray[np.float64]:
-    shown = [{"image": base64.b64encode(file["buffer"]).decode()} for file in FILES]
-    return np.array([vector(server, model, image) for image in shown]) @ vector(server, model, QUERY)
+    return np.array([vector(server, model, image_item(file)) for file in FILES]) @ vector(server, model, QUERY)
 
 
 def searched(page: Page, model: str, files: list[FilePayload]) -> Locator:
@@ -135,10 +143,45 @@ def test_two_models_are_compared(page: Page, server: str) -> None:
     ]
 
 
+def test_the_patches_that_match_are_marked(page: Page, server: str) -> None:
+    """Those of the best image, then those of the selected one: for each token of the query, and for all of them. The
+    scores are the sums of the best matches."""
+    panel = searched(page, PAGES, FILES)
+    run(panel)
+    asked = {"model": PAGES, "outputs": ["colbert"]}
+    query = ask(server, **asked, inputs=[QUERY], kind="query")["colbert"]
+    pages = [ask(server, **asked, inputs=[image_item(file)], patches=True) for file in FILES]
+    matches = [np.array(query) @ np.array(each["colbert"]).T for each in pages]
+    wanted = np.array([each.max(axis=1).sum() for each in matches])
+    order = [int(at) for at in wanted.argsort()[::-1]]
+    assert items(panel) == [(FILES[at]["name"], pytest.approx(wanted[at], abs=1e-3)) for at in order]
+    tokens = panel.get_by_role("group", name="Tokens of the query").get_by_role("button")
+    words = tokens.all_inner_texts()
+    assert (words[:2], words[-2:], len(words)) == (["all tokens", "[CLS]"], ["\u2026", "[SEP]"], len(query) + 1)
+    for at in (order[0], order[-1]):
+        panel.locator("ol.shots").get_by_role("button", name=FILES[at]["name"]).click()
+        page.mouse.move(0, 0)  # a token under the pointer would be shown instead of the focused one
+        boxes = [box for box in pages[at]["patches"] if box is not None]
+        rows = matches[at][:, [box is not None for box in pages[at]["patches"]]]
+        for place, row in ((0, rows.mean(axis=0)), (3, rows[2]), (len(query), rows[-1])):
+            tokens.nth(place).focus()
+            marked = panel.locator(".page rect").evaluate_all("all => all.findIndex(one => one.matches('.best'))")
+            assert row[marked] == pytest.approx(row.max(), abs=1e-3)
+            shown = panel.locator(".page rect.best").evaluate("one => [one.x, one.y].map(side => side.baseVal.value)")
+            assert shown == pytest.approx(boxes[marked][:2], abs=1e-5)
+            opacities = panel.locator(".page rect").evaluate_all(
+                "all => all.map(one => +one.getAttribute('fill-opacity'))"
+            )
+            shares = (row - row.min()) / (row.max() - row.min())
+            np.testing.assert_allclose(np.array(opacities) / max(opacities), shares**2, atol=0.01)
+    box, image = (panel.locator(f".page {part}").bounding_box() for part in ("svg", "img"))
+    assert box == pytest.approx(image, abs=0.5)
+
+
 def test_only_models_that_read_images_are_offered(page: Page) -> None:
     panel = use_tool(page, "Images", CLIP)
     names = panel.get_by_role("combobox", name="Model").locator("option").all_inner_texts()
-    assert names == [CLIP, SIGLIP]
+    assert names == [CLIP, SIGLIP, PAGES]
 
 
 @pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
@@ -160,8 +203,7 @@ def test_the_code_reads_the_file_and_returns_its_vector(page: Page, server: str,
         pytest.skip("there is no Node on this machine")
     done = subprocess.run([*command[language], code], cwd=tmp_path, capture_output=True, text=True, check=True)
     printed = np.array([float(word) for word in re.findall(r"-?\d\.\d{6,}(?:e-\d+)?", done.stdout)])
-    image = {"image": base64.b64encode(FILES[0]["buffer"]).decode()}
-    for wanted in (vector(server, CLIP, image), vector(server, CLIP, QUERY)):
+    for wanted in (vector(server, CLIP, image_item(FILES[0])), vector(server, CLIP, QUERY)):
         assert np.abs(printed - wanted[:, None]).min(axis=1).max() < 1e-5
 
 
@@ -172,7 +214,9 @@ def test_axe_finds_nothing(chromium: Browser, server: str, scheme: str, width: i
     size = {"width": width, "height": 844}
     with Visit.begun(chromium, server, color_scheme=scheme, viewport=size) as visit:
         visit.open()
-        run(searched(visit.page, CLIP, [BROKEN, *FILES]))
         visit.page.evaluate(AXE.read_text("utf-8"))
-        assert visit.page.evaluate("axe.run('#tool').then(({violations}) => violations)") == []
-        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        for model in (CLIP, PAGES):
+            run(searched(visit.page, model, [BROKEN, *FILES]))
+            found = visit.page.evaluate("axe.run('#tool').then(({violations}) => violations)")
+            assert [(rule["id"], rule["nodes"]) for rule in found] == [], model
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
