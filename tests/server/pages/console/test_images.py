@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
+from tests.models import write_sentence_bert
 from tests.pages import write_colmodernvbert
 from tests.real_server import running
 from tests.server.pages.console.visit import AXE, Visit, note, number, run, use_tool
@@ -36,8 +37,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The base URL of a server with two models of two towers, one with a vector for each patch, and one of texts."""
     folder = tmp_path_factory.mktemp("images")
     models = [str(write_towers(folder / name, family)) for name, family in ((CLIP, "CLIP"), (SIGLIP, "Siglip"))]
-    models.append(str(write_colmodernvbert(folder / PAGES)))
-    with running(folder / "log", *models, "all-MiniLM-L6-v2", "--offline") as (url, _):
+    models += [str(write_colmodernvbert(folder / PAGES)), str(write_sentence_bert(folder / "texts"))]
+    with running(folder / "log", *models, "--offline", "--dtype", "float32") as (url, _):
         yield url
 
 
@@ -67,7 +68,7 @@ def scores(server: str, model: str) -> npt.NDArray[np.float64]:
 
 def searched(page: Page, model: str, files: list[FilePayload]) -> Locator:
     panel = use_tool(page, "Images", model)
-    panel.get_by_label("Drop images here, or choose them").set_input_files(files)
+    panel.get_by_label("Drop images or PDFs here, or choose them").set_input_files(files)
     panel.get_by_role("textbox", name="Query").fill(QUERY)
     return panel
 
@@ -109,10 +110,10 @@ def test_dropped_images_are_added_and_another_query_sends_none_again(page: Page)
     panel.get_by_role("textbox", name="Query").fill("birds")
     run(panel)
     assert [json.loads(body)["inputs"] for body in sent if body] == [["birds"]]
-    panel.get_by_role("button", name="Remove the images").click()
+    panel.get_by_role("button", name="Remove the files").click()
     expect(panel.locator(".drop img")).to_have_count(0)
     panel.get_by_role("button", name="Run").click()
-    expect(note(panel)).to_have_text("Choose at least one image.")
+    expect(note(panel)).to_have_text("Choose at least one file.")
 
 
 def test_an_error_is_shown_at_its_image(page: Page) -> None:
@@ -121,7 +122,7 @@ def test_an_error_is_shown_at_its_image(page: Page) -> None:
     run(panel)
     assert len(items(panel)) == len(FILES)
     expect(panel.locator("ol.shots li").last).to_have_text(re.compile(r"broken or truncated image.*broken\.png"))
-    panel.get_by_role("button", name="Remove the images").click()
+    panel.get_by_role("button", name="Remove the files").click()
     searched(page, CLIP, [BROKEN])
     panel.get_by_role("button", name="Run").click()
     expect(note(panel)).to_contain_text("broken or truncated image")
