@@ -153,7 +153,7 @@ async def _embed(items: Sequence[str | Path], engine: Engine) -> tuple[Any, Any,
     import numpy as np  # noqa: PLC0415 - imported on use
 
     from vectord.library.embedder import IMAGES_PER_REQUEST, read_rows, rows_of  # noqa: PLC0415
-    from vectord.schema import Caller, EmbedRequest  # noqa: PLC0415
+    from vectord.schema import Caller, EmbedRequest, EmbedResult  # noqa: PLC0415
 
     caller = Caller(client="command", route="command")
     rows = rows_of(items)
@@ -162,11 +162,13 @@ async def _embed(items: Sequence[str | Path], engine: Engine) -> tuple[Any, Any,
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         try:
-            results.append(await engine.answer(EmbedRequest(inputs=read_rows(items, part)), caller))
+            result = await engine.answer(EmbedRequest(inputs=read_rows(items, part)), caller)
         except VectordError as error:
             if error.index is None:
                 raise
             raise error.at(index=part[error.index].index) from error.__cause__
+        assert isinstance(result, EmbedResult), "the answer to an EmbedRequest"
+        results.append(result)
     names = [f"{items[row.index]}{f', page {row.page}' if row.page else ''}" for row in rows]
     return results[-1], np.concatenate([result.dense["float"] for result in results]), names
 

@@ -142,7 +142,7 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
             ),
             plane=Plane(
                 table=weights.tensor(POSITIONS, positions, width),
-                numbers=weights.constant("numbers", numbers),
+                numbers=weights.constant("numbers", numbers.astype(np.float32)),
                 inverses=weights.constant("inverses", 1 / np.maximum(numbers, 1)),
             ),
             layers=tuple(encoder.read_layer(spec, weights, NAMES, i, rotary=rotary) for i in range(spec.layers)),

@@ -5,6 +5,7 @@ scales vectors.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -273,7 +274,10 @@ def _object(prompt: PromptObject, field: str, index: int | None = None) -> Item:
         if len(texts) != len(images) + 1:
             template = "{field}: `prompt_string` needs {marker} once for each file in `multimodal_data`."
             raise InvalidField(template, field=field, index=index, marker=MARKER)
-        return _joined([piece for pair in zip(texts, [*images, ""], strict=True) for piece in pair])
+        pieces: list[Item] = []
+        for text, image in zip_longest(texts, images, fillvalue=""):
+            pieces += [text, image]
+        return _joined(pieces)
     if prompt.content is not None:
         return _joined([part.read_item(field, index) for part in prompt.content])
     if prompt == PromptObject():
