@@ -5,8 +5,8 @@ scales vectors.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from functools import partial
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
