@@ -22,8 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import CHUNK, FakeEmbedder, job_of, rows_of, run_job, vector_of, write_input
+from tests.pdfs import pdf_of
 from tests.ports import free_port
 from tests.real_postgres import postgres_at, programs_in
+from tests.towers import image_of, media_of
 
 from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, RetryLater
@@ -475,3 +477,17 @@ def test_an_output_that_was_closed_keeps_no_connection(tmp_path: Path, server: s
     output.close()
     with pytest.raises(RetryLater, match="connection is closed"):
         output.new_rows(replace(rows, numbers=range(len(rows))))
+
+
+async def test_pages_of_a_pdf_are_rows(server: str, tmp_path: Path, database: psycopg.Connection[Any]) -> None:
+    """Also where the first rows are pictures; with --id-column, each page has its number in its id."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(media_of(image_of(20, 30)).data)
+    (folder / "b.pdf").write_bytes(pdf_of())
+    assert (await run_job(folder, **options(server, id_column="path"))).rows == 4
+    assert database.execute("SELECT path, page FROM docs ORDER BY path").fetchall() == [
+        ("a.png", 1),
+        *[(f"b.pdf#{page}", page) for page in (1, 2, 3)],
+    ]
+    assert (await run_job(folder, **options(server, id_column="path"))).resumed_from == 4
