@@ -383,7 +383,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         """The tokens that were run and are billed."""
-        return sum(length.kept for length in self.lengths) + self.further_tokens
+        return sum([length.kept for length in self.lengths]) + self.further_tokens
 
 
 class Sparse(msgspec.Struct, frozen=True):

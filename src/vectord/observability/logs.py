@@ -148,7 +148,12 @@ class TextLines(Lines):
     """2026-11-05 12:00:00.123 info  answered method=POST route=/v1/embeddings status=200 ..."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join([f" {name}={_quoted(value)}" for name, value in self.fields(record).items()])
+        fields = "".join(
+            [
+                f" {name}={_quoted(value) if isinstance(value, str) else value}"
+                for name, value in self.fields(record).items()
+            ]
+        )
         line = f"{self.head(record)}{record.getMessage()}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -217,9 +222,9 @@ class JsonLines(Lines):
 GREEN, YELLOW, RED, PLAIN = "\033[32m", "\033[33m", "\033[31m", "\033[0m"
 
 
-def _quoted(value: object) -> object:
+def _quoted(value: str) -> str:
     """A text with spaces in quotes, so that the fields of a line can be separated."""
-    return orjson.dumps(value).decode() if isinstance(value, str) and (" " in value or '"' in value) else value
+    return orjson.dumps(value).decode() if " " in value or '"' in value else value
 
 
 def _time(record: logging.LogRecord) -> str:

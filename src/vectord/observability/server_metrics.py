@@ -172,7 +172,7 @@ class ServerMetrics(MetricFamilies):
             if event.error in BACKPRESSURE:
                 self.rejected.add(1, "backpressure")
             return
-        self.queue_seconds.observe(event.timings.waiting_s)
+        self.queue_seconds.children[()].observe(event.timings.waiting_s)
         if event.model:
             self.tokens.values[event.model,] += event.tokens
 

@@ -235,8 +235,11 @@ class TextEncoder:
 
     def _joined(self, read: Sequence[TokenIds], indexes: Sequence[int]) -> Texts:
         """Raises Untokenizable for the first text with unknown ids."""
-        stops = [*accumulate((len(one.ids) for one in read), initial=0)]
-        ids = np.fromiter(chain.from_iterable(one.ids for one in read), np.int32, stops[-1])
+        stops = [*accumulate([len(one.ids) for one in read], initial=0)]
+        if any(isinstance(one.ids, np.ndarray) for one in read):  # iterating over one takes 0.2 us a token
+            ids = np.concatenate([one.ids for one in read], dtype=np.int32, casting="unsafe")
+        else:
+            ids = np.fromiter(chain.from_iterable([one.ids for one in read]), np.int32, stops[-1])
         try:
             self._plain.check_known(ids, None)
         except Untokenizable:

@@ -311,7 +311,7 @@ async def vectors_of(
     else:
         ran = await task.run(runner, texts, kinds)
     colbert = await _colbert(runner.spec, ran.each("colbert"), texts, options) if "colbert" in kinds else None
-    return ModelVectors(runner.spec, ran, lengths, colbert, texts.boxes or [None] * len(texts))
+    return ModelVectors(runner.spec, ran, lengths, colbert, texts.boxes or [None] * len(lengths))
 
 
 async def _partial_vectors(

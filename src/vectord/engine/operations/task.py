@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -238,11 +238,7 @@ def usage_of(
     ran_any = task.forwards_s[1] >= task.forwards_s[0]
     return Usage(
         lengths=lengths,
-        characters=sum(
-            len(one) if isinstance(one, str) else sum(len(piece) for piece in one if isinstance(piece, str))
-            for one in inputs
-            if not isinstance(one, Media)
-        ),
+        characters=sum(map(len if set(map(type, inputs)) == {str} else _count_characters, inputs)),
         timings=Timings(
             total_s=time.perf_counter() - task.started_s,
             tokenizing_s=task.tokenized_s,
@@ -318,8 +314,16 @@ class EncoderPool:
         return encoded
 
 
+def _count_characters(one: TextOrPair) -> int:
+    if isinstance(one, Media):
+        return 0
+    return len(one) if isinstance(one, str) else sum(len(piece) for piece in one if isinstance(piece, str))
+
+
 def characters(inputs: Sequence[TextOrPair]) -> int:
     """The cost of tokenizing the inputs, in characters of text."""
+    if set(map(type, inputs)) == {str}:
+        return INPUT_CHARACTERS * len(inputs) + sum(map(len, cast("Sequence[str]", inputs)))
     return sum(map(_cost, inputs))
 
 
@@ -334,6 +338,10 @@ def _cost(one: TextOrPair) -> int:
 
 def _parts(inputs: Sequence[TextOrPair], each: int = 0) -> Iterator[tuple[range, int]]:
     """Runs of inputs and their cost in characters, in order; a long input is a part of its own."""
+    whole = characters(inputs) + each * len(inputs)
+    if 0 < len(inputs) <= PART_INPUTS and whole < PART_CHARACTERS:
+        yield range(len(inputs)), whole
+        return
     start = size = 0
     for index, one in enumerate(inputs):
         size += _cost(one) + each

@@ -64,8 +64,9 @@ class Item:
         self.job = job
         self.request = request
         if places is None:
-            self.sizes, self.tokens = texts.sizes, len(texts.ids)
-            self.places = np.arange(len(self.sizes), dtype=np.int32)
+            bounds = texts.cu_seqlens
+            self.sizes, self.tokens = bounds[1:] - bounds[:-1], len(texts.ids)
+            self.places = np.arange(len(bounds) - 1, dtype=np.int32)
         else:
             self.places = places
             self.sizes = texts.sizes[places] if sizes is None else sizes

@@ -287,8 +287,9 @@ class ModelRunner:
         job.is_queued_whole = True
         self._queue_changed()
 
-    def _join(self, job: Job, places: Int32 | None, lane: Lane) -> Int32:
-        """Lets these texts wait for equal ones that are queued or running already; returns the places of the others."""
+    def _join(self, job: Job, places: Int32 | None, lane: Lane) -> Int32 | None:
+        """Lets these texts wait for equal ones that are queued or running already; returns the places of the others.
+        None: all of the job's."""
         running = self._cache.running
         own: list[int] = []
         promoted: dict[Job, list[int]] = {}
@@ -303,7 +304,7 @@ class ModelRunner:
                 promoted.setdefault(owner, []).append(owned)
         for owner, owned_places in promoted.items():
             owner.items += self.worker.promote(owner.items, owned_places, job.caller.client)
-        return np.array(own, np.int32)
+        return None if len(own) == job.count else np.array(own, np.int32)
 
     def _abandon(self, job: Job) -> None:
         any_cancelled = False

@@ -134,6 +134,20 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
         cost = longest * texts if self.cost == "padded" else tokens
         return cost <= self.max_batch_tokens and texts <= (self.max_batch_texts or math.inf)
 
+    def first_that_fit(self, sizes: Sequence[int], room: int, texts: int, tokens: int, longest: int) -> int:
+        """How many of the first `sizes` fit into a batch with `texts` texts, and `room` for tokens. The first text of a
+        batch always does."""
+        total, most = tokens + sum(sizes), max(longest, *sizes)
+        if total <= room and self.fit(texts + len(sizes), total, most):
+            return len(sizes)
+        count = 0
+        for size in sizes:
+            tokens, longest = tokens + size, max(longest, size)
+            if texts + count and not (tokens <= room and self.fit(texts + count + 1, tokens, longest)):
+                break
+            count += 1
+        return count
+
 
 class Scheduler:
     """The queue of one model. Times are seconds of one monotonic clock, passed in and never going back."""
@@ -267,12 +281,7 @@ class Scheduler:
             done = begun.get(item, 0)
             sizes = sizes_of[item] = sizes_of.get(item) or item.sizes.tolist()
             in_turn = len(sizes) - done if len(self._waiting) == 1 else 1  # clients take turns text by text
-            count, total, most = 0, tokens, longest
-            for size in sizes[done : done + min(in_turn, room + 1)]:
-                total, most = total + size, max(most, size)
-                if texts + count and not (total <= room and limits.fit(texts + count + 1, total, most)):
-                    break
-                count += 1
+            count = limits.first_that_fit(sizes[done : done + in_turn], room, texts, tokens, longest)
             if not count:
                 break
             # The last of several is taken by itself, so that the virtual times are those of its turn.

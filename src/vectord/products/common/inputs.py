@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import about, described, no_effect, refused
-from vectord.products.common.media import read_image
+from vectord.products.common.media import is_image, read_image
 from vectord.schema import ChunkOptions, Input, InputKind, Item, Media, Side, Span, TextOptions, item_of
 
 T = TypeVar("T")
@@ -114,6 +114,8 @@ def read_inputs(value: str | Sequence[str | int | list[int] | InputItem], field:
     if isinstance(value, str):
         return (value,)
     refuse_none(value, field)
+    if set(map(type, value)) == {str}:
+        return cast("Sequence[str]", value)
     if isinstance(value[0], int):
         for index, item in enumerate(value):
             if not isinstance(item, int):
@@ -123,6 +125,14 @@ def read_inputs(value: str | Sequence[str | int | list[int] | InputItem], field:
         template = "{field}: parts with a `type` are one input in some APIs and several in others; give strings."
         raise InvalidField(template, field=field)
     return [_input(item, index, field) for index, item in enumerate(value)]
+
+
+def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
+    """The inputs, with images in place of strings that are one as a data URI. Raises as `read_image`."""
+    return [
+        read_image(one, index=index) if isinstance(one, str) and one[:5].lower() == "data:" and is_image(one) else one
+        for index, one in enumerate(inputs)
+    ]
 
 
 def _input(item: str | int | list[int] | InputItem, index: int, field: str) -> Input:
@@ -240,8 +250,10 @@ def kind_of_task(task: str | None) -> InputKind | None:
 
 def read_kind(word: str | None, field: str = "input_type") -> InputKind | None:
     """The use of the texts in the words of Jina, Cohere, Voyage and others. Raises InvalidField for other words."""
+    if not word:
+        return None
     kind = kind_of_task(word)
-    if word and kind is None:
+    if kind is None:
         known = ", ".join(_KINDS)
         raise InvalidField("{field} must be one of {known}.", field=field, known=known)
     return kind

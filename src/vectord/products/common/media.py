@@ -55,14 +55,6 @@ def _decoded(content: str, what: str, field: str, index: int | None) -> bytes:
     raise InvalidField("{field}: the {what} is not valid base64.", field=field, index=index, what=what)
 
 
-def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
-    """The inputs, with images in place of strings that are one as a data URI. Raises as `read_image`."""
-    return [
-        read_image(one, index=index) if isinstance(one, str) and _is_image(one) else one
-        for index, one in enumerate(inputs)
-    ]
-
-
-def _is_image(text: str) -> bool:
+def is_image(text: str) -> bool:
     """Whether a string is an image as a data URI, and not a text that begins with one."""
     return text[:11].lower() == "data:image/" and _DATA_URI.match(text) is not None and " " not in text

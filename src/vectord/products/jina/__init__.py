@@ -31,8 +31,8 @@ from vectord.products.common.inputs import (
     read_kind,
     read_truncate,
     refuse_none,
+    with_images,
 )
-from vectord.products.common.media import with_images
 from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,

@@ -30,9 +30,9 @@ from vectord.products.common.inputs import (
     check_characters,
     read_fingerprint,
     read_inputs,
+    with_images,
     with_nvidia_keys,
 )
-from vectord.products.common.media import with_images
 from vectord.products.common.models import (
     ListedModels,
     ModelItem,

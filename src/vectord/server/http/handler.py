@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
@@ -40,7 +40,7 @@ from vectord.server.http.incoming import LazyModelList, guards_of
 from vectord.server.http.negotiation import negotiated, vector_format
 from vectord.server.http.origins import Origins
 from vectord.server.http.routing import Choice, Page, Table
-from vectord.server.pipeline import CLIENT_LEFT_STATUS, LARGE_BYTES, ON_LOOP_BYTES, RequestPipeline
+from vectord.server.pipeline import CLIENT_LEFT_STATUS, LARGE_BYTES, ON_LOOP_BYTES, Ask, RequestPipeline
 
 AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
 
@@ -59,12 +59,12 @@ class HttpHandler:
         """batches: answers the routes of stored files and batches; None: there are none. origins: None creates them
         from `config`."""
         self._engine = engine
+        self._ask = cast("Ask", engine.answer) if batches is None else partial(_ask_either, engine, batches)
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit, pipeline.large)
         self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown, backpressure)
         self._guards = guards_of(engine, config)
-        self._batches = batches
         self._origins = origins or Origins(config)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -200,8 +200,8 @@ class HttpHandler:
         call.result = result
         return rendered
 
-    def _ask(self, request: Request | BatchRequest, caller: Caller) -> Awaitable[Result | BatchResult]:
-        if isinstance(request, BatchRequest):
-            assert self._batches is not None, "its routes exist only with it"
-            return self._batches(request, caller)
-        return self._engine.answer(request, caller)
+
+def _ask_either(
+    engine: EngineClient, batches: AnswerBatch, request: Request | BatchRequest, caller: Caller
+) -> Awaitable[Result | BatchResult]:
+    return batches(request, caller) if isinstance(request, BatchRequest) else engine.answer(request, caller)
