@@ -140,6 +140,7 @@ class Embedder:
         The others are options of `vectord serve`. Raises StartError: a bad option, or a model that is missing or fails.
         """
         from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig  # noqa: PLC0415 - imported on use
+        from vectord.engine.client import new_event_loop  # noqa: PLC0415
         from vectord.engine.engine import Engine  # noqa: PLC0415
         from vectord.engine.models import open_models  # noqa: PLC0415
 
@@ -167,7 +168,7 @@ class Embedder:
             ),
         )
         sources = open_models(config)
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
         self._specs = {source.name: source.spec for source in sources}

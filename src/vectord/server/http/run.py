@@ -24,7 +24,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from vectord.config import ServerConfig
-from vectord.engine.client import EngineClient
+from vectord.engine.client import EngineClient, new_event_loop
 from vectord.observability.logs import START
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
@@ -115,7 +115,7 @@ def serve(
         with _signals(server, supervised=supervised):
             await server.serve(listener, app.state.url)
 
-    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve_until_signal())
 
 
@@ -140,14 +140,6 @@ def _signals(server: Server, *, supervised: bool) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415 - does not exist for Windows
-    except ImportError:
-        return asyncio.SelectorEventLoop()  # the default there has no add_reader
-    return uvloop.new_event_loop()
 
 
 @contextlib.asynccontextmanager
