@@ -51,6 +51,7 @@ def measure(subject: Subject, rounds: int, texts: int) -> Found:
     with (
         Child(sys.executable, "bench.ceiling") as ceiling,
         Child(sys.executable, "bench.in_process", *subject.in_process_arguments) as in_process,
+        Child(sys.executable, "bench.embedder", *subject.in_process_arguments) as embedder,
         subject.start_server() as server,
     ):
         facts = in_process.ask(measure="facts")
@@ -61,7 +62,7 @@ def measure(subject: Subject, rounds: int, texts: int) -> Found:
             "in process": partial(in_process.ask, measure="throughput", texts=texts),
             **_outstanding(in_process, texts),
             **_grid(subject, texts, server),
-            **_alone(subject, in_process, server),
+            **_alone(subject, in_process, embedder, server),
         }
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -95,8 +96,8 @@ def _grid(subject: Subject, texts: int, server: Server) -> dict[str, Callable[[]
     }
 
 
-def _alone(subject: Subject, in_process: Child, server: Server) -> dict[str, Callable[[], Any]]:
-    """One text at a time, of one length: by a forward, then over HTTP."""
+def _alone(subject: Subject, in_process: Child, embedder: Child, server: Server) -> dict[str, Callable[[], Any]]:
+    """One text at a time, of one length: by a forward, by `vectord.Embedder`, then over HTTP."""
     steps: dict[str, Callable[[], Any]] = {}
     for tokens in ALONE:
         positions = subject.corpus.nearest(tokens, ALONE_TEXTS)
@@ -105,6 +106,7 @@ def _alone(subject: Subject, in_process: Child, server: Server) -> dict[str, Cal
         for rest_ms in RESTS_MS:
             forward = partial(in_process.ask, measure="latency", positions=positions, rest_ms=rest_ms)
             steps[f"forward {tokens} after {rest_ms} ms"] = forward
+        steps[f"embedder {tokens}"] = partial(embedder.ask, positions=positions, rest_ms=HTTP_REST_MS)
         steps[f"alone {tokens}"] = partial(run_load, server.port, repeated, 1)
     return steps
 
@@ -200,6 +202,10 @@ def _alone_rows(found: Found) -> list[Row]:
             Row(what=f"bare forward, one text of {tokens} tokens, after {rest_ms} ms", **forward)
             for rest_ms, forward in forwards.items()
         ]
+        called = min(found.rounds[f"embedder {tokens}"], key=lambda measured: measured["p50_ms"])
+        what = f"vectord.Embedder, one text of {tokens} tokens, after {HTTP_REST_MS} ms"
+        more_ms = called["p50_ms"] - bare["p50_ms"]
+        table.append(Row(what=what, value=f"{more_ms:+.2f} ms", **called, **at_most(more_ms, 1, " ms")))
         what = f"HTTP, one connection, one text of {tokens} tokens"
         table.append(load_row(what, best, value=f"{added_ms:+.2f} ms, {ratio:.2f} x", **target))
     return table
