@@ -80,7 +80,7 @@ class Task(msgspec.Struct):
             once = len(request.query) if isinstance(request.query, str) else characters([request.query])
         encode = partial(runner.encoder.read, request)
         parts = await self.encode_parts(request.inputs, encode, once=once, each=each)
-        return parts[0] if len(parts) == 1 else Texts.join(parts)
+        return parts[0] if len(parts) == 1 else await joined(parts)
 
     async def run(
         self,
@@ -229,6 +229,13 @@ async def together(work: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
 async def compute(numbers: int, call: Callable[[], T]) -> T:
     """The result of `call`, an array operation; on a thread if it works on many numbers."""
     return call() if numbers <= INLINE_NUMBERS else await asyncio.to_thread(call)
+
+
+async def joined(parts: Sequence[Texts]) -> Texts:
+    """All texts of the parts, in order; on a thread if they have the pixels of large images."""
+    images = (part if part.images is None else part.images for part in parts)
+    numbers = sum(each.features.size for each in images if each.features is not None)
+    return await compute(numbers, partial(Texts.join, parts))
 
 
 def usage_of(
