@@ -38,6 +38,7 @@ INPUTS: dict[str, tuple[object, int, int]] = {
     "control characters": ("".join(map(chr, range(32))), 200, 200),
     "100,000 tiny inputs": (["a"] * HUNDRED_THOUSAND, 200, 200),
     "100,001 tiny inputs": (["a"] * (HUNDRED_THOUSAND + 1), 400, 422),
+    "100,001 tiny images": ([{"image": "AAAA"}] * (HUNDRED_THOUSAND + 1), 400, 422),
     "token id out of range": ([101, 30_522, 102], 400, 422),
     "negative token id": ([101, -1, 102], 400, 422),
     "huge token id": ([10**30], 400, 422),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from tests.compute.networks.tiny_decoders import CASES as DECODERS
 from tests.models import write_bert
 from tests.products.test_real_models import served
+from tests.server.test_fetching import NAME, Names, answer, hosting
 from tests.towers import image_of, media_of, write_towers
 
 from vectord.products.common.media import DOT
+from vectord.server.fetching import Fetcher
 from vectord.text import images
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
@@ -211,6 +214,35 @@ async def test_a_bad_image_is_refused_with_its_place(tmp_path: Path) -> None:
                     wrong.append((name, cohere.status, said))
         both = await ask("/dialects/jina/v1/embeddings", model="clip", input=[{"text": "a", "image": URI}])
         assert "an image and a text; this model embeds each of them alone" in both.json["detail"]
+    assert not wrong, wrong
+
+
+async def test_every_form_may_have_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the data URI, of a host that the operator lists. The vector is that of the file."""
+    # A plain string with a URL is a text.
+    bodies = {name: one for name, one in READ.items() if URI in json.dumps(one) and "strings" not in name}
+    bodies["Google, a file"] = (
+        "google/v1beta/models/clip:embedContent",
+        {"content": {"parts": [{"fileData": {"mimeType": "image/png", "fileUri": URI}}]}},
+        "embedding.values",
+    )
+    local = partial(Fetcher, resolve=Names(), is_allowed=lambda address: address == "127.0.0.1")
+    monkeypatch.setattr("vectord.server.fetching.Fetcher", local)
+    wrong = []
+    async with (
+        hosting({"/a.png": answer(base64.b64decode(SENT))}) as host,
+        served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS, allow_media_urls=(NAME,)) as ask,
+    ):
+        own = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=[{"image": URI}])
+        want = own.json["data"][0]["dense"]
+        for name, (path, body, way) in bodies.items():
+            sent = json.loads(json.dumps(body).replace(URI, f"http://{NAME}:{host.port}/a.png"))
+            reply = await ask(f"/dialects/{path}", **({} if "google" in path else {"model": "clip"}), **sent)
+            if reply.status != 200 or not np.allclose(found(reply.json, way), want, atol=1e-5):
+                wrong.append((name, reply.status, reply.body[:300]))
+        other = await ask("/dialects/vectord/vectord/embed", inputs=["a", {"image": "http://other.example/a.png"}])
+        assert other.status == 400 and "`inputs[1]` has a URL of a host from which" in other.json["error"]["message"]
+    assert len(bodies) > 10 and len(host.heads) == len(bodies)
     assert not wrong, wrong
 
 

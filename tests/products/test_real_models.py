@@ -32,7 +32,7 @@ async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
     settings: fields of ModelConfig, EngineConfig and ServerConfig.
     """
     model = {key: settings.pop(key) for key in ("composites", "lora") if key in settings}
-    server = {key: settings.pop(key) for key in ("own_token_ids",) if key in settings}
+    server = {key: settings.pop(key) for key in ("own_token_ids", "allow_media_urls") if key in settings}
     dialects = settings.pop("dialects", ("tei", "openai", "vectord"))
     names = tuple(folder.name for folder in folders)
     config = Config(
