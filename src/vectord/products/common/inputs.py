@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 from msgspec import inspect
