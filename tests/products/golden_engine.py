@@ -28,6 +28,7 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Input,
+    Item,
     ListModels,
     LoadModel,
     Media,
@@ -241,7 +242,7 @@ class GoldenEngine:
             **SERVED,
             scores=np.array(scores, np.float32),
             kind="logit" if request.raw else "probability",
-            usage=_usage([f"{request.query} {passage}" for passage in request.passages]),
+            usage=_usage([f"{_words_of(request.query)} {_words_of(passage)}" for passage in request.passages]),
             query=_length(request.query),
             passages=[_length(passage) for passage in request.passages],
             max_tokens=512,
@@ -256,6 +257,13 @@ SERVED: Mapping[str, Any] = {"model": "served", "fingerprint": "f00d"}
 
 def _turns(values: Iterable[T], count: int) -> list[T]:
     return list(islice(cycle(values), count))
+
+
+def _words_of(item: Item) -> str:
+    """The text; an image is a word."""
+    if isinstance(item, str | Media):
+        return item if isinstance(item, str) else "image"
+    return " ".join(map(_words_of, item))
 
 
 def _length(one: Input) -> TextLength:

@@ -188,7 +188,7 @@ async def test_every_form_is_the_same_image(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[Any, str]] = {
     "a URL": ("https://example.com/a.png", "fetches none"),
-    "a file": ("file:///etc/passwd", "must be a data URI"),
+    "a file": ("file:///etc/passwd", "a file must be a data URI"),
     "no base64": ("data:image/png;base64,***", "not valid base64"),
     "half a base64": (SENT[:-1], "not valid base64"),
     "a sound": ("data:audio/wav;base64,aGk=", "another kind than an image"),
@@ -230,19 +230,22 @@ async def test_every_form_may_have_a_url(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("vectord.server.fetching.Fetcher", local)
     wrong = []
     async with (
-        hosting({"/a.png": answer(base64.b64decode(SENT))}) as host,
+        hosting({"/a.png": answer(base64.b64decode(SENT)), "/b.pdf": answer(b"no PDF")}) as host,
         served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS, allow_media_urls=(NAME,)) as ask,
     ):
         own = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=[{"image": URI}])
         want = own.json["data"][0]["dense"]
+        url = f"http://{NAME}:{host.port}"
         for name, (path, body, way) in bodies.items():
-            sent = json.loads(json.dumps(body).replace(URI, f"http://{NAME}:{host.port}/a.png"))
+            sent = json.loads(json.dumps(body).replace(URI, f"{url}/a.png"))
             reply = await ask(f"/dialects/{path}", **({} if "google" in path else {"model": "clip"}), **sent)
             if reply.status != 200 or not np.allclose(found(reply.json, way), want, atol=1e-5):
                 wrong.append((name, reply.status, reply.body[:300]))
-        other = await ask("/dialects/vectord/vectord/embed", inputs=["a", {"image": "http://other.example/a.png"}])
+        pdf = await ask(own_path := "/dialects/vectord/vectord/embed", inputs=["a", {"pdf": f"{url}/b.pdf"}])
+        assert pdf.status == 400 and pdf.json["error"]["index"] == 1 and b"PDF" in pdf.body, pdf.body
+        other = await ask(own_path, inputs=["a", {"image": "http://other.example/a.png"}])
         assert other.status == 400 and "`inputs[1]` has a URL of a host from which" in other.json["error"]["message"]
-    assert len(bodies) > 10 and len(host.heads) == len(bodies)
+    assert len(bodies) > 10 and len(host.heads) == len(bodies) + 1
     assert not wrong, wrong
 
 

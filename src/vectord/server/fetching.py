@@ -22,7 +22,7 @@ from vectord.errors import InvalidField
 MAX_URL_CHARACTERS = 8192
 MAX_REDIRECTS = 3
 RESOLVERS = 4  # threads: a slow name server delays other URLs alone
-HEADERS = {"accept": "image/*", "accept-encoding": "identity", "user-agent": f"vectord/{__version__}"}
+HEADERS = {"accept": "image/*, application/pdf", "accept-encoding": "identity", "user-agent": f"vectord/{__version__}"}
 UNICAST_6 = ipaddress.ip_network("2000::/3")  # the global addresses of IPv6 in use
 
 

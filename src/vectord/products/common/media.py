@@ -8,11 +8,10 @@
 
 import re
 from binascii import Error, a2b_base64
-from collections.abc import Sequence
 from contextlib import suppress
 
 from vectord.errors import InvalidField
-from vectord.schema import PDF, Input, Media
+from vectord.schema import PDF, Media
 
 _DATA_URI = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE)
 _PLAIN = str.maketrans("-_", "+/", " \t\r\n")  # the URL-safe alphabet of Google's SDK, and lines
@@ -27,12 +26,9 @@ def read_image(value: object, field: str = "inputs", index: int | None = None) -
     if not isinstance(value, str):
         template = "{field}: an image must be a string: a data URI, or base64."
         raise InvalidField(template, field=field, index=index)
-    found = _DATA_URI.match(value)
-    if found is None and (scheme := _URL.match(value)):
-        if scheme[0].lower() not in ("http:", "https:"):
-            template = "{field}: an image must be a data URI with base64, base64 alone, or an http or https URL."
-            raise InvalidField(template, field=field, index=index)
+    if _is_url(value, field, index):
         return Media(b"", url=value)
+    found = _DATA_URI.match(value)
     kind = "" if found is None else (found["type"] or "")
     if kind and not kind.lower().startswith("image/"):
         template = "{field} has a file of another kind than an image; this model embeds texts and images only."
@@ -41,11 +37,24 @@ def read_image(value: object, field: str = "inputs", index: int | None = None) -
 
 
 def read_pdf(value: str, field: str = "inputs", index: int | None = None) -> Media:
-    """The PDF in a data URI or base64, not opened. Raises InvalidField."""
+    """The PDF in a data URI or base64, not opened, or not even fetched. Raises InvalidField."""
+    if _is_url(value, field, index):
+        return Media(b"", type=PDF, url=value)
     found = _DATA_URI.match(value)
     if found is not None and (found["type"] or PDF).lower() != PDF:
         raise InvalidField("{field} has a file of another kind than a PDF.", field=field, index=index)
     return Media(_decoded(value[found.end() :] if found else value, "PDF", field, index), type=PDF)
+
+
+def _is_url(value: str, field: str, index: int | None) -> bool:
+    """Whether a string is a URL, and neither a data URI nor base64. Raises InvalidField for one that nobody fetches."""
+    scheme = _URL.match(value)
+    if scheme is None or _DATA_URI.match(value):
+        return False
+    if scheme[0].lower() not in ("http:", "https:"):
+        template = "{field}: a file must be a data URI with base64, base64 alone, or an http or https URL."
+        raise InvalidField(template, field=field, index=index)
+    return True
 
 
 def _decoded(content: str, what: str, field: str, index: int | None) -> bytes:
