@@ -223,6 +223,11 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
     waits: bool = False  # at a full server: as long as the server's longest wait; False: as its setting says
 
+    @property
+    def has_only_texts(self) -> bool:
+        """Whether each input is one text, as usual: no image, no token ids, no conversation."""
+        return not self.conversations and set(map(type, self.inputs)) == {str}
+
 
 class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Long texts in pieces: a dense vector for each chunk."""

@@ -28,13 +28,6 @@ AT_ONCE = 8  # URLs of a request, and requests of a process
 
 def places_of(request: object) -> list[tuple[str, Place]]:
     """Every URL in a request, with its place."""
-    if isinstance(request, EmbedRequest):
-        for one in request.inputs:
-            if not isinstance(one, str):
-                break
-        else:
-            if not request.conversations:
-                return []
     return [*_urls(request)]
 
 

@@ -32,7 +32,7 @@ from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import REQUESTS, RefusalLog, log_answer, log_failure
 from vectord.observability.tracing import TRACEPARENT, RequestSpan, Tracing, sampled_trace_id
 from vectord.products.common.batches import BatchRequest, BatchResult
-from vectord.schema import Caller, EmbedResult, Request, Result, Usage
+from vectord.schema import Caller, EmbedRequest, EmbedResult, Request, Result, Usage
 from vectord.server.admission.gate import Gate, caller_of, request_id
 from vectord.server.admission.keys import KEY_HEADERS, Key
 from vectord.server.media_urls import MediaUrls, places_of
@@ -208,7 +208,8 @@ class RequestPipeline:
         parsed_s = time.perf_counter()
         try:
             request = call.request
-            if places := places_of(request):
+            has_only_texts = isinstance(request, EmbedRequest) and request.has_only_texts
+            if not has_only_texts and (places := places_of(request)):
                 request = await self._media_urls.fetched(request, places)
             result = await ask(request, caller)
             exchange, usage = record.exchange, getattr(result, "usage", None)

@@ -55,7 +55,7 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     parts = target.parts(request.outputs)
     _check(parts, request, task)
     task.check_count("inputs", len(request.inputs))
-    if has_pdf(request.inputs):
+    if not request.has_only_texts and has_pdf(request.inputs):
         return await embed_pages(request, task, partial(_embed, target, parts, task=task))
     return await _embed(target, parts, request, task)
 
@@ -196,12 +196,6 @@ async def vectors_by(
         if images:
             return await _with_images(served, kinds, request, images, task, shown)
     reader = served if served.queries is None else served.reader_of(request.text)
-    return await _by_reader(reader, kinds, request, task, shown)
-
-
-async def _by_reader(
-    reader: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task, shown: bool
-) -> ModelVectors:
     async with task.use(reader) as runner:
         if request.partial:
             return await _partial_vectors(runner, request, kinds, task)
@@ -228,7 +222,7 @@ async def _with_images(
     async def read(reader: ServedModel, places: Sequence[int]) -> ModelVectors:
         part = replace(request, inputs=[request.inputs[i] for i in places])
         try:
-            return await _by_reader(reader, kinds, part, task, shown)
+            return await vectors_by(reader, kinds, part, task, shown=shown)
         except VectordError as error:
             if error.index is None:
                 raise

@@ -16,8 +16,7 @@ MAX_PAGES = 100  # of a request: a page has a thousand rows or more, which stay 
 
 
 def has_pdf(inputs: Sequence[Input]) -> bool:
-    # The first test takes no time for the usual request, which has only texts.
-    return Media in map(type, inputs) and any(isinstance(one, Media) and one.has_pages for one in inputs)
+    return any(isinstance(one, Media) and one.has_pages for one in inputs)
 
 
 async def embed_pages(

@@ -245,7 +245,9 @@ def usage_of(
     ran_any = task.forwards_s[1] >= task.forwards_s[0]
     return Usage(
         lengths=lengths,
-        characters=sum(map(len if set(map(type, inputs)) == {str} else _count_characters, inputs)),
+        characters=sum(map(len, cast("Sequence[str]", inputs)))
+        if set(map(type, inputs)) == {str}
+        else sum(map(_count_characters, inputs)),
         timings=Timings(
             total_s=time.perf_counter() - task.started_s,
             tokenizing_s=task.tokenized_s,

@@ -59,7 +59,7 @@ class HttpHandler:
         """batches: answers the routes of stored files and batches; None: there are none. origins: None creates them
         from `config`."""
         self._engine = engine
-        self._ask = cast("Ask", engine.answer) if batches is None else partial(_ask_either, engine, batches)
+        self._ask: Ask = cast("Ask", engine.answer) if batches is None else partial(_ask_either, engine, batches)
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit, pipeline.large)
