@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from io import StringIO
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,7 @@ def _registered() -> list[str]:
     rows, package = mteb.stored(), mteb.package()
     loading, counted = mteb.share(rows)
     share, version, since = f"{loading} of them ({loading / counted:.0%})", package["mteb"], package["since"]
+    groups = groupby(mteb.summary(rows), key=lambda line: (line[0], line[3]))
     return [
         "## Models of the year",
         "",
@@ -225,9 +226,16 @@ def _registered() -> list[str]:
         "not read from config.json. [mteb.csv](mteb.csv) has each model, and `base model` as `source` if its base's",
         "settings are assumed. `transformers`: with the extra `[transformers]`.",
         "",
-        "| architecture | settings | models | loads |",
-        "|---|---|---|---|",
-        *(_cells(f"`{each[0]}`" if each[0] else "", *each[1:]) for each in mteb.summary(rows)),
+        "| architecture | settings (models) | loads |",
+        "|---|---|---|",
+        *(
+            _cells(
+                f"`{name}`" if name else "",
+                "; ".join(f"{settings} ({count})" for _, settings, count, _ in group),
+                loads,
+            )
+            for (name, loads), group in groups
+        ),
     ]
 
 
