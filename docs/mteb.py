@@ -17,7 +17,7 @@ DOCS = Path(__file__).resolve().parent
 LIMIT = 8_000_000_000  # parameters of a model that counts
 # As mteb.models.model_meta.OPEN_LICENSES, of those that occur.
 PERMISSIVE = frozenset({"apache-2.0", "cc-by-4.0", "mit", "openmdw-1.1"})
-UNKNOWN = "code or modules of its own, which no public source describes"
+UNKNOWN = "code of its own, which no public source describes"
 
 
 class Row(NamedTuple):
