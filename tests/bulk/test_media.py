@@ -85,7 +85,7 @@ async def test_a_model_of_texts_is_refused_before_the_first_row(folder: Path, tm
     """Unless rows may fail alone."""
     embedder = FakeEmbedder()
     embedder.modalities = ["text"]
-    with pytest.raises(ConfigError, match="fake reads texts only; after OUT, name a model such as openai/clip"):
+    with pytest.raises(ConfigError, match="the model fake reads texts only; name one that reads images after OUT"):
         await run_job(folder, tmp_path / "out.jsonl", embedder)
     await run_job(folder, tmp_path / "out.jsonl", embedder, on_error="null")
 

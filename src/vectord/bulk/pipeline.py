@@ -40,8 +40,6 @@ IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTE
 COLBERT_REQUEST = RowLimits(rows=32, characters=16_000)
 COLBERT_IN_FLIGHT = RowLimits(rows=2048, characters=256_000, size_bytes=COLUMNS_BYTES)
 
-IMAGE_MODEL = "openai/clip-vit-base-patch32"  # a small one
-
 PROBE = "vectord"  # a text whose vectors show the model's vector space and widths before the job begins
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries without Retry-After; doubles each time
@@ -145,8 +143,8 @@ class Pipeline:
         """Raises ConfigError if the model does not read the rows, or OUT cannot hold its vectors. It need not be loaded
         yet."""
         if self._source.has_media and self._job.on_error == "fail" and "image" not in facts.modalities:
-            way_out = f"after OUT, name a model such as {IMAGE_MODEL}"
-            raise ConfigError(f"IN has images or PDFs, and {facts.model} reads texts only; {way_out}")
+            way_out = "name one that reads images after OUT, as in --help"
+            raise ConfigError(f"IN has images or PDFs, and the model {facts.model} reads texts only; {way_out}")
         self._output.check(facts)
 
     def stop(self, signal: int) -> None:

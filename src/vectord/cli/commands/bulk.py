@@ -35,7 +35,8 @@ and --dtype, and their environment variables.
 
 \b
 IN   .csv .tsv  .jsonl .ndjson  .txt (one text per line), also as .gz or .zst;  .parquet  .arrow .feather .ipc
-     .arrows; a folder of such files, or of files with one text each; s3://, gs:// or hf://; - for standard input
+     .arrows; a folder of such files, or of files with one text each, of images and of PDFs, which have a row for
+     each page; an image; a PDF; s3://, gs:// or hf://; - for standard input
 OUT  .jsonl .ndjson (also .gz, .zst)  .npy (dense vectors only)  .parquet  .arrow .feather .ipc .arrows; s3://,
      gs:// or hf://; postgresql://HOST/DATABASE/TABLE (pgvector); qdrant://HOST:6333/COLLECTION
 
@@ -72,6 +73,7 @@ Examples:
   vectord bulk hf://datasets/me/mine/docs.parquet s3://bucket/vectors.parquet
   vectord bulk docs.jsonl.zst out.parquet BAAI/bge-m3 --outputs dense,sparse --numbers float16
   vectord bulk notes/ notes.npy --kind document --device cpu
+  vectord bulk pictures/ pictures.jsonl openai/clip-vit-base-patch32
   zcat big.csv.gz | vectord bulk - out.jsonl --format csv --column body --on-error null
   vectord bulk docs.parquet out.parquet --url http://gpu-box:8000 --json
   vectord bulk docs.parquet out.parquet --parts --shard 2/3"""
