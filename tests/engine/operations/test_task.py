@@ -325,7 +325,7 @@ async def test_the_tokens_of_a_text_of_any_length_are_counted(make: Callable[[],
     assert len(texts[1]) > 3 * PIECE_CHARACTERS
     lengths = [sequence.length for sequence in read(encoder, texts)]
     assert lengths[1].characters_cut
-    runner = cast("ModelRunner", SimpleNamespace(encoder=encoder))
+    runner = cast("ModelRunner", SimpleNamespace(tokenizer=encoder))
     with closing(EncoderPool(2)) as pool:
         task = Task(Caller(), pool, cast("UseModel", None), 10)
         frame = lengths[0].seen - len(encoder._plain.content("a"))
