@@ -13,7 +13,7 @@ from tests.pages import MERGE, PATCH, QUERIES, SIDE, Reference, page_images, wri
 from tests.towers import image_of, media_of
 
 from vectord import Embedder
-from vectord.errors import InputTooLong, InvalidField
+from vectord.errors import InferenceFailed, InputTooLong, InvalidField
 from vectord.schema import Media, TextOptions
 
 COLBERT = frozenset({"colbert"})
@@ -76,6 +76,20 @@ def test_rows_and_pixels_are_counted(embedder: Embedder) -> None:
     assert result.colbert is not None
     assert (length.kept, length.pixels) == (len(result.colbert[0]), 49) and words.pixels == 0
     assert length.kept > ROWS
+
+
+def test_a_text_runs_no_network_of_images(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure of that network fails images alone."""
+    (served,) = embedder._engine._registry.targets
+    assert served.lead.images is not None and served.lead.images.runner is not None
+    monkeypatch.setattr(served.lead.images.runner, "run", _fail)
+    embedder.embed("a fox", outputs="colbert")
+    with pytest.raises(InferenceFailed, match="a network of images"):
+        embedder.embed(["a fox", image_of(9, 9)], outputs="colbert")
+
+
+async def _fail(*arguments: Any, **options: Any) -> None:
+    raise InferenceFailed("a network of images")
 
 
 def test_a_broken_image_fails_alone(embedder: Embedder) -> None:

@@ -101,3 +101,17 @@ def test_backends_agree(folder: Path, reference: Reference, forwards: tuple[Forw
     for i, one in enumerate([media_of(shown[0]), QUERIES[0]]):
         (own,) = rows_of(folder, [one], *forwards)
         np.testing.assert_allclose(own, want[i * len(shown)], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["openvino", "torch"])
+def test_a_text_alone_is_computed_as_without_images(folder: Path, name: str) -> None:
+    """Bit by bit, by the same network of a model that has none for images."""
+    spec = spec_of(folder)
+    request = ReadRequest(inputs=QUERIES, options=TextOptions(kind="query"), truncate=True)
+    batch = TokenBatch(texts=packed(TextEncoder(spec).read(request)), outputs=frozenset({"colbert"}))
+    found = []
+    for own in (spec, replace(spec, images=None, image_text=None)):
+        loaded = load(name, own, "float32")
+        found.append(loaded.forward(batch, 0)["colbert"])
+        loaded.close()
+    assert np.array_equal(*found)
