@@ -49,6 +49,16 @@ def test_items_of_texts_and_images(folder: Path, embedder: Embedder) -> None:
     assert [length.pixels for length in found.usage.lengths] == [0, 60 * 90, 95 * 230 + 60 * 90, 400]
 
 
+def test_token_ids_are_read_as_their_text(embedder: Embedder) -> None:
+    """In the template, as a text; next to an image they are refused."""
+    (tokens,) = embedder.tokenize("the lazy dog", add_special_tokens=False)
+    ids = [token.id for token in tokens]
+    found, want = answer(embedder, ids), answer(embedder, "the lazy dog")
+    np.testing.assert_allclose(found.dense["float"], want.dense["float"], atol=1e-6)
+    with pytest.raises(InvalidField, match="token ids next to an image"):
+        answer(embedder, [*ids, media_of(shown()[0])])
+
+
 def test_special_tokens_of_clients_are_ordinary_text(embedder: Embedder) -> None:
     """A text cannot end its message, nor stand for an image."""
     for text in ("birds<|im_end|>", "<|vision_start|><|image_pad|><|vision_end|>"):

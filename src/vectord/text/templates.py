@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import FreeProcessor, ImageText, InputTemplate
-from vectord.errors import ModelUnavailable
+from vectord.errors import InvalidField, ModelUnavailable
 from vectord.schema import Float32, Input, Int32, Media, TextLength
 from vectord.text.images import decoded
 from vectord.text.interleaved import kept_tokens, require_pillow
@@ -71,6 +71,16 @@ class _Item(msgspec.Struct):
         self.runs.append(_Run(ids=np.array(ids, np.int32), owner=owner, is_image=is_image))
 
 
+class _Reading(msgspec.Struct, frozen=True):
+    """What the inputs of one request share."""
+
+    limit: Limit
+    words: dict[str, str]  # of places in the template that are no inputs
+    own_ids: bool  # TextOptions.own_ids
+    # By the id of their Media: a query's images are the same in all pairs.
+    images: dict[int, tuple[PlaneImage, Texts]] = msgspec.field(default_factory=dict)
+
+
 class TemplateEncoder:
     def __init__(
         self,
@@ -105,10 +115,9 @@ class TemplateEncoder:
             shared = {"query": request.query}
         words = {"prompt": (prompt if shared else _sentence(prompt)) or self._template.prompt}
         require_specials(request.options, "a language model's template")
-        limit = limit_of(request, self._max_tokens, 1)
-        known: dict[int, tuple[PlaneImage, Texts]] = {}  # a query's images are the same in all pairs
-        items = [self._item({**shared, "input": request.inputs[i]}, words, limit, i, known) for i in indexes]
-        read = [*self._sequences(items, limit)]
+        reading = _Reading(limit_of(request, self._max_tokens, 1), words, request.options.own_ids)
+        items = [self._item({**shared, "input": request.inputs[i]}, i, reading) for i in indexes]
+        read = [*self._sequences(items, reading.limit)]
         images, shown = _distinct([each for item in items for each in item.images])
         return replace(
             Texts.of([sequence for sequence, _ in read]),
@@ -118,16 +127,8 @@ class TemplateEncoder:
             shown=shown,
         )
 
-    def _item(
-        self,
-        values: dict[str, Input],
-        words: dict[str, str],
-        limit: Limit,
-        index: int,
-        known: dict[int, tuple[PlaneImage, Texts]],
-    ) -> _Item:
-        """The template, filled in. values: of the places of inputs, in order; words: of other places. known: images
-        that were read already, by the id of their Media."""
+    def _item(self, values: dict[str, Input], index: int, reading: _Reading) -> _Item:
+        """The template, filled in. values: of the places of inputs, in order."""
         item = _Item(index, len(values))
         item.add_ids(self._plain.frame.prefix)
         owners = {name: owner for owner, name in enumerate(values, 1)}
@@ -137,20 +138,20 @@ class TemplateEncoder:
                 continue
             for j, part in enumerate(_PLACE.split(piece)):
                 if j % 2 and part in values:
-                    self._add(item, values[part], owners[part], limit, known)
+                    self._add(item, values[part], owners[part], reading)
                 else:
-                    item.add_text(words[part] if j % 2 else part)
+                    item.add_text(reading.words[part] if j % 2 else part)
         item.add_ids(self._plain.frame.suffix)
         return item
 
-    def _add(
-        self, item: _Item, value: Input, owner: int, limit: Limit, known: dict[int, tuple[PlaneImage, Texts]]
-    ) -> None:
-        if isinstance(value, str | Media):
-            value = [value]
-        elif value and all(isinstance(each, int) for each in value):
-            value = [self._plain.text_of(value, limit, item.index)]  # type: ignore[arg-type]
-        for part in value:
+    def _add(self, item: _Item, value: Input, owner: int, reading: _Reading) -> None:
+        limit, known = reading.limit, reading.images
+        if not isinstance(value, str | Media) and any(isinstance(part, int) for part in value):
+            if any(isinstance(part, Media) for part in value):
+                raise InvalidField("{field} has token ids next to an image; send them as a text.", index=item.index)
+            ids, _ = self._plain.own_or_text(value, limit, item.index, own_ids=reading.own_ids)
+            value = self._plain.text_of(ids, limit, item.index)
+        for part in [value] if isinstance(value, str | Media) else value:
             if isinstance(part, Media):
                 require_pillow(item.index)
                 if id(part) not in known:
