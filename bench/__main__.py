@@ -64,8 +64,8 @@ def main() -> None:
         )
         show(report, options.json)
         return
-    if options.measure == "tokenizing":
-        _tokenizing(options)
+    if options.measure in ("tokenizing", "images"):
+        {"tokenizing": _tokenizing, "images": _images}[options.measure](options)
         return
     if options.measure == "precision":
         corpus = make_corpus(resolve(DEFAULT_MODEL, offline=True).folder / "tokenizer.json", options.texts)
@@ -145,6 +145,22 @@ def _quality(options: argparse.Namespace) -> None:
     show(Report(title="vectord quality", conditions=conditions() | about, rows=(), rounds=found), options.json)
     if not options.json:
         print(quality.table(found))
+
+
+def _images(options: argparse.Namespace) -> None:
+    from bench import images  # noqa: PLC0415 - torch, transformers and Pillow
+
+    machine, count = conditions(), min(options.texts, 512)
+    found = images.measure(options.models_folder, options.families, count, options.rounds)
+    about = {
+        "models": "random weights in the shapes named",
+        "images": f"{count} JPEG photographs of {images.SIZE[0]} x {images.SIZE[1]} pixels; over HTTP "
+        f"{images.PER_REQUEST} a request on {images.CONNECTIONS} connections",
+        "figures": f"the best of {options.rounds} alternating rounds; decoding: one thread, without the network",
+    }
+    show(
+        Report(title="vectord images", conditions=machine | about, rows=images.rows(found), rounds=found), options.json
+    )
 
 
 def _tokenizing(options: argparse.Namespace) -> None:
@@ -240,6 +256,7 @@ def _options() -> argparse.Namespace:
             "fairness",
             "large",
             "families",
+            "images",
             "wire",
             "bulk",
             "console",
@@ -258,6 +275,7 @@ def _options() -> argparse.Namespace:
         "fairness: single requests during a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; "
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
+        "images: photographs in process and over HTTP, next to sentence-transformers; "
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; "
         "quality: nDCG@10 and recall of each dtype and kind of vectors; int8: its speed next to the usual dtype; "
@@ -276,7 +294,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
-    parser.add_argument("--texts", type=int, help="texts of the corpus a round (default: 2048; of peers, the model's)")
+    parser.add_argument(
+        "--texts",
+        type=int,
+        help="texts of the corpus a round (default: 2048; of peers, the model's), or images, at most 512",
+    )
     parser.add_argument("--model", choices=peer_models.MODELS, default="minilm", help="of peers (default: %(default)s)")
     parser.add_argument("--only", nargs="+", default=[], help="peers whose names start so (default: all)")
     parser.add_argument("--no-install", action="store_true", help="of peers: skip those whose environment is missing")
@@ -296,7 +318,9 @@ def _options() -> argparse.Namespace:
         default=[resolve(DEFAULT_MODEL, offline=True).folder],
         help="folders of precision, quality, int8 and tokenizing (default: the default model), and the table of static",
     )
-    parser.add_argument("--families", nargs="+", default=[], help="names in bench/families.py (default: all)")
+    parser.add_argument(
+        "--families", nargs="+", default=[], help="names in bench/families.py or images.py (default: all)"
+    )
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
     parser.add_argument("--minutes", type=float, help="of soak and overload (default: 20 and 1)")
     parser.add_argument("--backend", default="openvino", help="default: %(default)s")

@@ -27,7 +27,7 @@ from vectord.compute.networks.transformer import (
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import Clipping, Linear, Norm, WeightReader
+from vectord.compute.networks.weights import ClipRange, Linear, Norm, WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
@@ -166,11 +166,11 @@ def _clipped(layer: Linear[T], weights: WeightReader[T]) -> Linear[T]:
     inputs, outputs = (
         [float(weights.array(f"{side}_{end}")) for end in ("min", "max")] for side in ("input", "output")
     )
-    return replace(layer, inputs=_clipping(*inputs), outputs=_clipping(*outputs))
+    return replace(layer, inputs=_limits(*inputs), outputs=_limits(*outputs))
 
 
-def _clipping(least: float, most: float) -> Clipping | None:
+def _limits(least: float, most: float) -> ClipRange | None:
     """None where both are infinite, as in a model that was not trained with limits."""
     if math.isinf(least) and math.isinf(most):
         return None
-    return Clipping(max(least, -LARGEST), min(most, LARGEST))
+    return ClipRange(max(least, -LARGEST), min(most, LARGEST))

@@ -21,7 +21,7 @@ from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
 
 
-class Clipping(msgspec.Struct, frozen=True):
+class ClipRange(msgspec.Struct, frozen=True):
     """Between which numbers are clipped."""
 
     least: float
@@ -32,8 +32,8 @@ class Linear(msgspec.Struct, Generic[T], frozen=True):
     weight: T  # (O, H)
     bias: T | None  # (O,)
     change: LowRank[T] | None = None  # by adapters, which only a Transformer computes, as the limits
-    inputs: Clipping | None = None
-    outputs: Clipping | None = None
+    inputs: ClipRange | None = None
+    outputs: ClipRange | None = None
 
 
 class Norm(msgspec.Struct, Generic[T], frozen=True):
