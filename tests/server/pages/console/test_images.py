@@ -19,6 +19,7 @@ import pytest
 from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
 from tests.models import write_sentence_bert
 from tests.pages import write_colmodernvbert
+from tests.pdfs import pdf_of
 from tests.real_server import running
 from tests.server.pages.console.visit import AXE, Visit, note, number, run, use_tool
 from tests.towers import images, media_of, write_towers
@@ -114,6 +115,24 @@ def test_dropped_images_are_added_and_another_query_sends_none_again(page: Page)
     expect(panel.locator(".drop img")).to_have_count(0)
     panel.get_by_role("button", name="Run").click()
     expect(note(panel)).to_have_text("Choose at least one file.")
+
+
+def test_each_page_of_a_pdf_has_a_score_of_its_own(page: Page, server: str) -> None:
+    """With its number; a page is an empty sheet, on which the patches are marked."""
+    pdf = FilePayload(name="report.pdf", mimeType="application/pdf", buffer=pdf_of())
+    panel = searched(page, PAGES, [pdf, FILES[0]])
+    run(panel)
+    names = {f"report.pdf, page {number}" for number in (1, 2, 3)} | {FILES[0]["name"]}
+    assert {name for name, _ in items(panel)} == names
+    item = {"pdf": base64.b64encode(pdf["buffer"]).decode()}
+    code = page.locator("#code").inner_text()
+    assert '"pdf": "$(base64 < \'report.pdf\'' in code
+    body = {"model": PAGES, "outputs": ["colbert"], "inputs": [item], "patches": True}
+    last = httpx.post(f"{server}/vectord/embed", json=body).raise_for_status().json()["data"][2]
+    panel.locator("ol.shots").get_by_role("button", name="report.pdf, page 3").click()
+    expect(panel.get_by_role("heading", name="report.pdf, page 3")).to_be_visible()
+    expect(panel.locator(".page .sheet")).to_be_visible()
+    expect(panel.locator(".page rect")).to_have_count(sum(box is not None for box in last["patches"]))
 
 
 def test_an_error_is_shown_at_its_image(page: Page) -> None:
