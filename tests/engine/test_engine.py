@@ -244,7 +244,7 @@ async def test_a_key_cannot_use_a_model_that_it_does_not_name():
     } - {LoadModel, PullModel, RemoveModel, UnloadModel}  # of the admin key alone
     backends = [FakeBackend(), FakeBackend()]
     async with serving(*backends) as engine:
-        for request, unknown in zip(requests_for("alias1"), requests_for("nothing"), strict=True):
+        for request, unknown in zip(requests_for("alias1"), requests_for("alias9"), strict=True):
             refusals = []
             for each in (request, unknown):
                 with pytest.raises(ModelNotFound) as refused:
