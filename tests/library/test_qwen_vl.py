@@ -49,6 +49,16 @@ def test_items_of_texts_and_images(folder: Path, embedder: Embedder) -> None:
     assert [length.pixels for length in found.usage.lengths] == [0, 60 * 90, 95 * 230 + 60 * 90, 400]
 
 
+def test_the_library_takes_lists_of_texts_and_images(embedder: Embedder) -> None:
+    """A list in the list is one item; one without an image is refused."""
+    first, second = (media_of(image).data for image in shown()[:2])
+    want = answer(embedder, "birds sing", item([shown()[0], "a fox", shown()[1]]), media_of(shown()[0]))
+    found = embedder.embed(["birds sing", [first, "a fox", second], first])
+    np.testing.assert_allclose(found, want.dense["float"], atol=1e-6)
+    with pytest.raises(InvalidField, match=r"texts.*must be a string, not list"):
+        embedder.embed(["birds sing", ["a", "fox"]])
+
+
 def test_token_ids_are_read_as_their_text(embedder: Embedder) -> None:
     """In the template, as a text; next to an image they are refused."""
     (tokens,) = embedder.tokenize("the lazy dog", add_special_tokens=False)

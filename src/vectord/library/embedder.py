@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A text; or an image or a PDF: the bytes of its file, or its path; or an image of Pillow's.
 TextOrImage: TypeAlias = "str | bytes | Path | Image"
+# The same; or texts and images in order, of which one at least is an image.
+Item: TypeAlias = "TextOrImage | list[TextOrImage] | tuple[TextOrImage, ...]"
 Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
@@ -221,7 +223,7 @@ class Embedder:
 
     def embed(
         self,
-        texts: TextOrImage | Iterable[TextOrImage],
+        texts: TextOrImage | Iterable[Item],
         *,
         outputs: VectorKind | Sequence[VectorKind] = "dense",
         model: str | None = None,
@@ -240,7 +242,8 @@ class Embedder:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single text; else Embeddings.
 
         texts: of a model that reads images, also those: paths, the bytes of files, or Pillow's images. A PDF has a row
-            for each of its pages; a single one always gives a matrix.
+            for each of its pages; a single one always gives a matrix. A list within the list is one item, of texts and
+            images in order.
         outputs: dense, sparse, colbert, tokens; one or several.
         model: one of `models`; default: the first one that makes these outputs.
         kind: query, document, classification or clustering: selects the model's own prompt.
@@ -275,7 +278,7 @@ class Embedder:
 
     async def aembed(
         self,
-        texts: TextOrImage | Iterable[TextOrImage],
+        texts: TextOrImage | Iterable[Item],
         *,
         outputs: VectorKind | Sequence[VectorKind] = "dense",
         model: str | None = None,
@@ -385,7 +388,7 @@ class Embedder:
 
     def encode(
         self,
-        inputs: TextOrImage | Iterable[TextOrImage] = (),
+        inputs: TextOrImage | Iterable[Item] = (),
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -401,7 +404,7 @@ class Embedder:
         chunk_size: int | None = None,
         *,
         task: InputKind | None = None,
-        sentences: TextOrImage | Iterable[TextOrImage] | None = None,  # the name of `inputs` before version 6
+        sentences: TextOrImage | Iterable[Item] | None = None,  # the name of `inputs` before version 6
     ) -> Any:
         """The arguments and the array of `SentenceTransformer.encode`: long texts are truncated without an error.
 
@@ -466,7 +469,7 @@ class Embedder:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    async def _embed(self, texts: Sequence[TextOrImage], request: EmbedRequest, advance: Advance) -> Embeddings:
+    async def _embed(self, texts: Sequence[Item], request: EmbedRequest, advance: Advance) -> Embeddings:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
 
         if not texts:
@@ -617,7 +620,7 @@ def _strings(texts: object, name: str) -> list[str]:
     return listed
 
 
-def _items(given: object, name: str) -> tuple[list[TextOrImage], bool]:
+def _items(given: object, name: str) -> tuple[list[Item], bool]:
     """Texts and images as a list, and whether a single one was given. Images are not read yet."""
     image = getattr(sys.modules.get("PIL.Image"), "Image", Path)
     if isinstance(given, (str, bytes, Path, image)):
@@ -626,12 +629,18 @@ def _items(given: object, name: str) -> tuple[list[TextOrImage], bool]:
         return [*_strings(given, name)], False  # which raises
     listed = given if isinstance(given, list) else list(given)
     for index, item in enumerate(listed):
-        if not isinstance(item, (bytes, Path, image)):
-            _check_string(item, name, index)
+        parts = (
+            item
+            if isinstance(item, list | tuple) and any(isinstance(x, (bytes, Path, image)) for x in item)
+            else [item]
+        )
+        for part in parts:
+            if not isinstance(part, (bytes, Path, image)):
+                _check_string(part, name, index)
     return listed, False
 
 
-def rows_of(items: Sequence[TextOrImage]) -> list[InputPage]:
+def rows_of(items: Sequence[Item]) -> list[InputPage]:
     """The origin of each row of vectors: a PDF has one for each page. Raises VectordError for a broken PDF, OSError."""
     rows: list[InputPage] = []
     for index, item in enumerate(items):
@@ -645,15 +654,23 @@ def rows_of(items: Sequence[TextOrImage]) -> list[InputPage]:
     return rows
 
 
-def read_rows(items: Sequence[TextOrImage], rows: Sequence[InputPage]) -> list[str | Media]:
+def read_rows(items: Sequence[Item], rows: Sequence[InputPage]) -> list[str | Media | list[str | Media]]:
     """The inputs of these rows, with the content of their files. Raises OSError."""
-    files = {row.index: _bytes_of(item) for row in rows if not isinstance(item := items[row.index], str)}
-    return [
-        Media(files[row.index], type="image/*" if row.page is None else PDF, page=row.page)
-        if row.index in files
-        else cast("str", items[row.index])
-        for row in rows
-    ]
+    files = {row.index: _read(items[row.index]) for row in rows}
+    inputs = []
+    for row in rows:
+        read = files[row.index]
+        if row.page is not None:
+            assert isinstance(read, Media), "a PDF"
+            read = Media(read.data, type=PDF, page=row.page)
+        inputs.append(read)
+    return inputs
+
+
+def _read(item: Item) -> str | Media | list[str | Media]:
+    if isinstance(item, list | tuple):
+        return [part if isinstance(part, str) else Media(_bytes_of(part)) for part in item]
+    return item if isinstance(item, str) else Media(_bytes_of(item))
 
 
 def _beginning(file: bytes | Path) -> bytes:
