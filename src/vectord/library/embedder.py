@@ -57,7 +57,6 @@ from vectord.schema import (
     VectorKind,
     best_first,
 )
-from vectord.text.pdf import SIGNATURE_BYTES, is_pdf, pages_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -642,6 +641,8 @@ def _items(given: object, name: str) -> tuple[list[Item], bool]:
 
 def rows_of(items: Sequence[Item]) -> list[InputPage]:
     """The origin of each row of vectors: a PDF has one for each page. Raises VectordError for a broken PDF, OSError."""
+    from vectord.text.pdf import is_pdf, pages_of  # noqa: PLC0415 - imported on use
+
     rows: list[InputPage] = []
     for index, item in enumerate(items):
         if not isinstance(item, bytes | Path) or not is_pdf(_beginning(item)):
@@ -674,6 +675,8 @@ def _read(item: Item) -> str | Media | list[str | Media]:
 
 
 def _beginning(file: bytes | Path) -> bytes:
+    from vectord.text.pdf import SIGNATURE_BYTES  # noqa: PLC0415 - imported on use
+
     if isinstance(file, bytes):
         return file
     with file.open("rb") as opened:

@@ -52,7 +52,7 @@ def forwards(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[For
 
 
 def exact(spec: ModelSpec, kind: str) -> Forward:
-    network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
+    network = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())
     return lambda texts: network(pack(texts), {kind})[kind]  # type: ignore[arg-type, index]
 
 

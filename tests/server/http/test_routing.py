@@ -280,7 +280,7 @@ def test_an_exact_path_precedes_the_prefix() -> None:
         ("/v1/retrieval/m/reranking", "rerank"),
         ("/dialects/tei/tokenize", None),
         ("/embed", None),  # embedding_server's requests wait for a place, TEI's do not
-        ("/embeddings_image", None),
+        ("/embeddings_image", "embed"),
     ],
 )
 def test_a_path_computes_if_all_its_routes_do(path: str, computes: str | None) -> None:

@@ -103,12 +103,11 @@ PAGES: Mapping[str, Pages] = {
         view="{rows}",
     ),
 }
-# Prefixes of the tensors of the network of images, in files of all versions.
-_VISION = tuple(
-    outer + inner
-    for outer in ("vlm.vision_model.", "vlm.vision_tower.", "vlm.model.vision_tower.")
-    for inner in ("", "vision_model.")
-)
+# Prefixes of the tensors of each network, in files of all versions.
+_TEXTS = ("vlm.text_model.", "vlm.language_model.", "vlm.model.language_model.", "embedding_proj_layer.")
+_IMAGES = ("vlm.vision_model.", "vlm.vision_tower.", "vlm.model.vision_tower.")
+_CONNECTORS = ("vlm.connector.", "vlm.multi_modal_projector.", "vlm.model.multi_modal_projector.")
+_VISION = tuple(outer + inner for outer in _IMAGES for inner in ("", "vision_model."))
 _HARMLESS = {
     **harmless("the tokenizer has it", "image_token_id image_token_index"),
     **harmless("only heads of the base model read it", "classifier_bias classifier_dropout classifier_pooling"),
@@ -148,6 +147,7 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
             dimensions=layer.out_features, dense_modules=(layer,), query_suffix=pages.suffix, framed=pages.framed
         ),
         images=replace(images, fingerprint=fingerprint(images)),
+        others=(*_IMAGES, *_CONNECTORS),
         image_text=ImageText(token=_IMAGE, view=pages.view, tile=pages.tile, around=around, framed=pages.framed),
     )
 
@@ -226,6 +226,7 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
         pooling="attention",
         dimensions=width,
         processor=processor,
+        others=_TEXTS,
     )
 
 

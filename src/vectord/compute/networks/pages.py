@@ -39,8 +39,6 @@ HARMLESS_TENSORS = (
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     is_text = config["model_type"] != "siglip_vision_model"
-    for prefix in (*IMAGES, *CONNECTORS) if is_text else (*TEXTS, "embedding_proj_layer."):
-        weights.ignore_under(prefix)
     if config["model_type"] == "modernbert":
         return modernbert.load(config, weights.under(TEXTS[0]), ops)
     if is_text:

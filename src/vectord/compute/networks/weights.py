@@ -92,10 +92,6 @@ class WeightReader(Generic[T]):
         """Return the first of `names` that the checkpoint has; else the last, which `tensor` will report."""
         return next((name for name in names if name in self), names[-1])
 
-    def ignore_under(self, prefix: str) -> None:
-        """Count all tensors with this prefix as read: they belong to another network."""
-        self._read.update(name for name in self._weights if name.startswith(self._prefix + prefix))
-
     def tensor(self, name: str, *shape: int, rows: slice | Int32 | None = None) -> T:
         """Return the constant `name`; of it these rows only, a slice without a copy: part of a fused product, or of a
         table."""
