@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.library.test_images import answer
+from tests.pdfs import pdf_of
 from tests.qwen_vl import Reference, shown, write_qwen3_vl
 from tests.towers import media_of
 
 from vectord import Embedder
 from vectord.errors import InputTooLong, InvalidField
 from vectord.library import embedder as library
-from vectord.schema import Conversation, RerankRequest, RerankResult, TextOptions
+from vectord.schema import PDF, Conversation, Media, RerankRequest, RerankResult, TextOptions
+from vectord.text.pdf import page_image, pages_of
 
 INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
 
@@ -67,6 +69,15 @@ def test_token_ids_are_read_as_their_text(embedder: Embedder) -> None:
     np.testing.assert_allclose(found.dense["float"], want.dense["float"], atol=1e-6)
     with pytest.raises(InvalidField, match="token ids next to an image"):
         answer(embedder, [*ids, media_of(shown()[0])])
+
+
+def test_each_page_of_a_pdf_has_a_vector_of_its_own(embedder: Embedder) -> None:
+    """Pages of one size have the same tokens, and differ in their pixels alone; also from the cache."""
+    pdf = Media(pdf_of(), type=PDF)
+    want = answer(embedder, *[media_of(page_image(page)) for page in pages_of(pdf)]).dense["float"]
+    for _ in range(2):
+        np.testing.assert_allclose(answer(embedder, pdf).dense["float"], want, atol=1e-5)
+    assert not np.allclose(want[0], want[1], atol=1e-3)
 
 
 def test_special_tokens_of_clients_are_ordinary_text(embedder: Embedder) -> None:

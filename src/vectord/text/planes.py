@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import FreeProcessor
 from vectord.schema import Features, Float32, Int32, Media, TextLength
-from vectord.text.images import decoded, patches_of
+from vectord.text.images import decoded, digest_of, patches_of
 from vectord.text.sequence import ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class PlaneEncoder:
             pooled=np.array([len(firsts)], np.int32),
             features=image.features,
             coordinates=patch_coordinates(image.places, self._processor.side),
-            digests=[blake2b(media.data, digest_size=16).digest()],
+            digests=[digest_of(media)],
             lengths=[TextLength(count, count, pixels=image.pixels)],
             indexes=[index],
         )
