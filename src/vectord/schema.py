@@ -151,6 +151,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         """The text of the system's message, and the item of the user's, if there are no others; an empty message may be
         the beginning of an answer."""
         messages = msgspec.json.decode(self.messages)
+        if not messages:
+            return None
         first, *others = messages if messages[0]["role"] == "system" else ({"content": []}, *messages)
         answers = [not any(message["content"]) for message in others[1:] if message["role"] == "assistant"]
         if not others or others[0]["role"] != "user" or not all(answers) or len(answers) != len(others) - 1:

@@ -15,7 +15,8 @@ from tests.qwen_vl import Reference, shown, write_qwen3_vl
 from tests.towers import media_of
 
 from vectord import Embedder
-from vectord.errors import InputTooLong, InvalidField
+from vectord.engine.operations import task
+from vectord.errors import InputTooLong, InvalidField, TooManyInputs
 from vectord.library import embedder as library
 from vectord.schema import PDF, Conversation, Media, RerankRequest, RerankResult, TextOptions
 from vectord.text.pdf import page_image, pages_of
@@ -98,6 +99,18 @@ def test_texts_are_cut_and_images_are_not(embedder: Embedder) -> None:
         answer(embedder, item([shown()[1]]), text=TextOptions(truncate=True, max_tokens=50))
 
 
+def test_images_beyond_the_limit_are_not_decoded(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one input by its tokens, and of a request by their pixels."""
+    image, broken = media_of(shown()[1]), Media(b"broken")
+    with pytest.raises(InputTooLong, match="must have at most 50 tokens"):
+        answer(embedder, ["a fox", *[image] * 3, broken], text=TextOptions(max_tokens=50))
+    monkeypatch.setattr(task, "MIN_PIXELS_BYTES", 2**18)
+    monkeypatch.setattr(task, "INPUT_PIXELS_BYTES", 0)
+    assert len(answer(embedder, image).dense["float"]) == 1
+    with pytest.raises(TooManyInputs, match="the pixels of its images may have at most 262144 bytes together"):
+        answer(embedder, *[image] * 40, broken)
+
+
 def test_pairs_of_texts_and_images(tmp_path: Path) -> None:
     """Of a query with documents, with the script's instruction and with one of the request."""
     images, folder = shown(), write_qwen3_vl(tmp_path / "rerank", head=True)
@@ -130,6 +143,8 @@ def test_messages_of_the_system_are_the_instruction(folder: Path, embedder: Embe
         np.testing.assert_allclose(found.dense["float"], [want], atol=1e-4)
     with pytest.raises(InvalidField, match="must be a message of a user"):
         answer(embedder, conversations=[conversation([*messages[:2], {"role": "user", "content": ["more"]}], image)])
+    with pytest.raises(InvalidField, match="must be a message of a user"):
+        answer(embedder, conversations=[Conversation(messages="[]")])
     with pytest.raises(InvalidField, match="the same message of the system"):
         answer(embedder, conversations=[conversation(messages[at:], image) for at in (0, 1)])
 

@@ -112,6 +112,7 @@ class InterleavedEncoder:
                 image = views_of(decoded(part, index), self._processor)
                 item.images.append(self._images.sequences(part, image, index))
                 item.boxes.append(self._images.boxes(image))
+                refuse_more_rows(sum(map(len, item.boxes)), limit, index)
                 item.pixels += image.width * image.height
                 item.add(self._words(image))
             elif isinstance(part, str):
@@ -167,6 +168,19 @@ def _fit(
     return kept_tokens(may_be_cut, limit, index)
 
 
+def refuse_more_rows(rows: int, limit: Limit, index: int) -> None:
+    """Raise InputTooLong as soon as the images of an input have too many rows, before the others are decoded."""
+    if rows > limit.max_tokens:
+        raise _images_too_long(rows, limit, index)
+
+
+def _images_too_long(count: int, limit: Limit, index: int) -> InputTooLong:
+    template = "{field} must have at most {limit} tokens; its {images} have {given}."
+    return InputTooLong(
+        template, index=index, limit=limit.max_tokens, given=count, images="images and the words around them"
+    )
+
+
 def kept_tokens(may_be_cut: npt.NDArray[np.bool_], limit: Limit, index: int) -> npt.NDArray[np.bool_]:
     """Which tokens (n,) are kept: of too many, some of those that may be cut. Raises InputTooLong."""
     count, kept = len(may_be_cut), np.ones_like(may_be_cut)
@@ -175,8 +189,7 @@ def kept_tokens(may_be_cut: npt.NDArray[np.bool_], limit: Limit, index: int) -> 
         return kept
     cut = np.flatnonzero(may_be_cut)
     if over > len(cut):
-        template = "{field} must have at most {limit} tokens; its images and the words around them have {given}."
-        raise InputTooLong(template, index=index, limit=limit.max_tokens, given=count - len(cut))
+        raise _images_too_long(count - len(cut), limit, index)
     if not limit.truncate:
         raise limit.too_long(index, count)
     kept[cut[len(cut) - over :] if limit.side == "right" else cut[:over]] = False

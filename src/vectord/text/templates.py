@@ -26,7 +26,7 @@ from vectord.checkpoints.spec import FreeProcessor, ImageText, InputTemplate
 from vectord.errors import InvalidField, ModelUnavailable
 from vectord.schema import Float32, Input, Int32, Media, TextLength
 from vectord.text.images import decoded
-from vectord.text.interleaved import kept_tokens, require_pillow
+from vectord.text.interleaved import kept_tokens, refuse_more_rows, require_pillow
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.planes import PlaneEncoder, PlaneImage, text_coordinates
@@ -161,6 +161,7 @@ class TemplateEncoder:
                 item.images.append(rows)
                 item.blocks.append(image.blocks)
                 item.boxes.append(image.boxes)
+                refuse_more_rows(sum(map(len, item.boxes)), limit, item.index)
                 item.pixels += image.pixels
                 item.add_ids(self._around[0], owner)
                 item.add_ids([self._row] * len(image.boxes), owner, is_image=True)

@@ -39,6 +39,8 @@ ID_CHARACTERS = 32
 MAX_PIECES = 4096  # of a list of ids, searched for texts: a scan of millions would block the event loop
 PART_CHARACTERS = 65_536  # a part of a request; a few ms of one thread
 PART_INPUTS = 256
+# Of pixels of a request's images, which stay in memory until it ends: a file of 10 kB may become 10 MB.
+MIN_PIXELS_BYTES, INPUT_PIXELS_BYTES = 2**31, 2**20  # at least for a request, and for each input that it may have
 LONG_AT_ONCE = 8  # requests with more parts than threads; each holds all its tokens in memory until it ends
 
 
@@ -135,10 +137,24 @@ class Task(msgspec.Struct):
     async def encode_parts(
         self, inputs: Sequence[TextOrPair], encode: Callable[[range], T], *, once: int = 0, each: int = 0
     ) -> list[T]:
-        """`EncoderPool.spread`; counts its time."""
+        """`EncoderPool.spread`; counts its time. Raises TooManyInputs as soon as the images are too large together."""
         began_s = time.perf_counter()
-        pool = self.pool.pages if any(isinstance(one, Media) and one.type == PDF for one in inputs) else self.pool
-        encoded = await pool.spread(inputs, encode, once=once, each=each)
+        limit = max(MIN_PIXELS_BYTES, self.max_inputs * INPUT_PIXELS_BYTES)
+        sizes: list[int] = []  # of what any thread has read so far
+
+        def encode_part(part: range) -> T:
+            encoded = encode(part)
+            sizes.append(_pixels_bytes(encoded))
+            if sum(sizes) > limit:  # without `given`: the rest is not read
+                template = "{field}: the pixels of its images may have at most {limit} bytes together, resized."
+                raise TooManyInputs(template, limit=limit)
+            return encoded
+
+        others = set(map(type, inputs)) - {str, tuple}
+        has_pdf = Media in others and any(isinstance(one, Media) and one.type == PDF for one in inputs)
+        has_images = bool(others) or once >= PART_CHARACTERS  # an image as the query costs as much
+        pool = self.pool.pages if has_pdf else self.pool
+        encoded = await pool.spread(inputs, encode_part if has_images else encode, once=once, each=each)
         self.tokenized_s += time.perf_counter() - began_s
         return encoded
 
@@ -321,6 +337,12 @@ class EncoderPool:
                     raise result
                 encoded.append(result)
         return encoded
+
+
+def _pixels_bytes(encoded: object) -> int:
+    texts = encoded if isinstance(encoded, list) else [encoded]
+    read = [one if one.images is None else one.images for one in texts if isinstance(one, Texts)]
+    return sum(one.features.nbytes for one in read if one.features is not None)
 
 
 def _count_characters(one: TextOrPair) -> int:
