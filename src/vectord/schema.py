@@ -356,6 +356,15 @@ Request: TypeAlias = ModelRequest | ManageRequest | ShowStatistics | MultiReques
 Operation: TypeAlias = Literal["embed", "documents", "similarity", "rerank", "classify"]
 
 
+class ImageFacts(msgspec.Struct, frozen=True, array_like=True):
+    """An image as sent, turned by its EXIF orientation, or a page of a PDF as drawn."""
+
+    width: int  # pixels
+    height: int
+    format: str  # in lower case: "png", "jpeg", "pdf"
+    bit_depth: int  # of a pixel, with all its channels
+
+
 class TextLength(msgspec.Struct, frozen=True, array_like=True):
     """The length of an input before and after truncation. Tokens include specials and prompt."""
 
@@ -363,11 +372,16 @@ class TextLength(msgspec.Struct, frozen=True, array_like=True):
     kept: int  # tokens that the model read
     characters_cut: int = 0  # characters cut before tokenization, far above any token limit
     foreign: bool = False  # token ids that are read as the model's own, and that its tokenizer would not make
-    pixels: int = 0  # of an image, as sent; its rows are the tokens
+    images: Sequence[ImageFacts] = ()
+    image_tokens: int = 0  # of `kept`: the rows of the images
 
     @property
     def truncated(self) -> bool:
         return self.kept < self.seen or self.characters_cut > 0
+
+    @property
+    def pixels(self) -> int:
+        return sum(image.width * image.height for image in self.images)
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -391,6 +405,15 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """The tokens that were run and are billed."""
         return sum([length.kept for length in self.lengths]) + self.further_tokens
+
+    @property
+    def image_tokens(self) -> int:
+        return sum(length.image_tokens for length in self.lengths)
+
+    @property
+    def pixels(self) -> int:
+        """Of the images as sent."""
+        return sum(length.pixels for length in self.lengths)
 
 
 class Sparse(msgspec.Struct, frozen=True):

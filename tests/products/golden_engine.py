@@ -27,6 +27,7 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
+    ImageFacts,
     Input,
     Item,
     ListModels,
@@ -269,7 +270,8 @@ def _words_of(item: Item) -> str:
 def _length(one: Input) -> TextLength:
     """A text has a token for each word, and an image a row for each byte of its file."""
     if isinstance(one, Media):
-        return TextLength(len(one.data), len(one.data), pixels=100 * len(one.data))
+        facts = ImageFacts(width=100, height=len(one.data), format="png", bit_depth=24)
+        return TextLength(len(one.data), len(one.data), images=(facts,), image_tokens=len(one.data))
     seen = len(one.split() if isinstance(one, str) else one)
     beyond = max(0, len(one) - READ_CHARACTERS)
     return TextLength(seen, min(seen, READ_TOKENS), characters_cut=beyond)

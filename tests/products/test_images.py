@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.compute.networks.tiny_decoders import CASES as DECODERS
 from tests.models import write_bert
+from tests.pdfs import pdf_of
 from tests.products.test_real_models import served
 from tests.server.test_fetching import NAME, Names, answer, hosting
 from tests.towers import image_of, media_of, write_towers
@@ -182,7 +183,13 @@ async def test_every_form_is_the_same_image(tmp_path: Path) -> None:
         assert (usage["image_pixels"], usage["video_pixels"]) == (40 * 50, 0)
         assert usage["total_tokens"] == usage["text_tokens"] + 17
         cohere = await ask("/dialects/" + READ["Cohere 1"][0], model="clip", **READ["Cohere 1"][1])
-        assert cohere.json["meta"]["billed_units"] == {"input_tokens": 34, "images": 2}
+        assert cohere.json["meta"]["billed_units"] == {"input_tokens": 34, "images": 2, "image_tokens": 34}
+        assert cohere.json["images"] == [{"width": 40, "height": 50, "format": "png", "bit_depth": 24}] * 2
+        google = await ask("/dialects/" + READ["Google"][0], **READ["Google"][1])
+        tokens = {one["modality"]: one["tokenCount"] for one in google.json["usageMetadata"]["promptTokensDetails"]}
+        assert tokens == {"TEXT": google.json["usageMetadata"]["promptTokenCount"] - 17, "IMAGE": 17}
+        used = own.json["usage"]
+        assert (used["tokens"], used["image_tokens"], used["pixels"]) == (17, 17, 40 * 50)
     assert not wrong, wrong
 
 
@@ -215,6 +222,21 @@ async def test_a_bad_image_is_refused_with_its_place(tmp_path: Path) -> None:
         both = await ask("/dialects/jina/v1/embeddings", model="clip", input=[{"text": "a", "image": URI}])
         assert "an image and a text; this model embeds each of them alone" in both.json["detail"]
     assert not wrong, wrong
+
+
+async def test_each_page_of_a_pdf_has_a_vector_in_jinas_api(tmp_path: Path) -> None:
+    """In order, with its number: as in vectord's own API."""
+    pdf, path = {"pdf": base64.b64encode(pdf_of()).decode()}, "/dialects/jina/v1/embeddings"
+    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
+        own = await ask("/dialects/vectord/vectord/embed", inputs=["a fox", pdf, {"image": URI}])
+        reply = await ask(path, input=["a fox", pdf, {"image": URI}])
+        assert reply.status == 200, reply.body
+        data = reply.json["data"]
+        assert [(one["index"], one.get("page")) for one in data] == [(0, None), (1, 1), (2, 2), (3, 3), (4, None)]
+        for one, want in zip(data, own.json["data"], strict=True):
+            np.testing.assert_allclose(one["embedding"], want["dense"], atol=1e-6)
+        bad = await ask(path, input=["a fox", {"pdf": "AAAA"}])
+        assert bad.status == 422 and bad.json["detail"].startswith("`input[1]`"), bad.body
 
 
 async def test_every_form_may_have_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.towers import MOST_PATCHES, image_of, media_of, reference_inputs, wri
 
 from vectord.checkpoints.spec import ImageProcessor, ModelSpec, Tiling
 from vectord.errors import InvalidField
-from vectord.schema import Media, TextOptions
+from vectord.schema import ImageFacts, Media, TextOptions
 from vectord.text import images
 from vectord.text.images import ImageEncoder, decoded, views_of
 from vectord.text.sequence import ReadRequest, Texts
@@ -250,6 +250,30 @@ def test_a_large_file_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
         decoded(Media(bytes(101)))
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind", "depth"),
+    [
+        ("RGB", "JPEG", 24),
+        ("RGB", "WEBP", 24),
+        ("RGBA", "TIFF", 32),
+        ("L", "BMP", 8),
+        ("P", "GIF", 8),
+        ("I;16", "PNG", 16),
+        ("1", "TIFF", 1),
+    ],
+)
+def test_the_facts_are_those_of_the_file(mode: str, kind: str, depth: int) -> None:
+    """Turned by EXIF: its width is the height of the stored pixels."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image, facts = decoded(
+        media_of(image_of(30, 20).convert("L" if mode == "I;16" else mode).convert(mode), kind, exif=exif)
+    )
+    turned = kind not in ("GIF", "BMP")
+    assert facts == ImageFacts(*((20, 30) if turned else (30, 20)), kind.lower(), depth)
+    assert (facts.width, facts.height) == image.size
+
+
 @pytest.mark.parametrize("longest", [128, 32], ids=["tiles", "one view"])
 @pytest.mark.parametrize("size", [(90, 200), (300, 110), (32, 32), (7, 7), (1, 190), (129, 127)], ids=str)
 def test_tiles_equal_the_processor(size: tuple[int, int], longest: int) -> None:
@@ -268,7 +292,7 @@ def test_tiles_equal_the_processor(size: tuple[int, int], longest: int) -> None:
     assert [[found.lines]] == want["rows"] and [[found.columns]] == want["cols"]
     pixels = np.stack([view.pixels for view in found.views]).transpose(0, 3, 1, 2)
     assert np.array_equal(pixels, want["pixel_values"][0])
-    rows = ImageEncoder(own).sequences(media_of(image), found, 0)
+    rows = ImageEncoder(own).sequences(media_of(image), found, decoded(media_of(image))[1], 0)
     assert rows.features is not None
     in_order = np.stack([images.patches_of(view.pixels, patch) for view in found.views])
     assert rows.ids[:4].tolist() == [0, 1, 4, 5]

@@ -8,7 +8,7 @@ import pytest
 from tests.pdfs import COLOURS, encrypted_pdf, endless_pdf, pdf_of
 
 from vectord.errors import InvalidField, ModelCannot
-from vectord.schema import PDF, Media
+from vectord.schema import PDF, ImageFacts, Media
 from vectord.text import pdf
 from vectord.text.images import decoded, digest_of
 from vectord.text.pdf import page_image, pages_of
@@ -30,7 +30,8 @@ def test_each_page_is_an_image() -> None:
     pages = pages_of(media_of(pdf_of()))
     assert [page.page for page in pages] == [1, 2, 3]
     for page, colour in zip(pages, COLOURS, strict=True):
-        image = decoded(page)
+        image, facts = decoded(page)
+        assert facts == ImageFacts(100, 50, "pdf", 24)
         assert (image.mode, image.size) == ("RGB", (100, 50))
         assert image.getcolors() == [(5000, tuple(255 * part for part in colour))]
     assert len({digest_of(page) for page in pages}) == 3

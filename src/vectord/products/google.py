@@ -5,9 +5,10 @@ the dimensions and files may be written with underscores, as in Google's own exa
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from vectord.errors import EmptyInput, InvalidField, VectordError
@@ -29,6 +30,7 @@ from vectord.schema import (
     MultiRequest,
     MultiResult,
     TextOptions,
+    Usage,
     item_of,
 )
 
@@ -122,8 +124,14 @@ class Values(msgspec.Struct):
     values: list[float]
 
 
+class ModalityTokens(msgspec.Struct, rename="camel"):
+    modality: Literal["TEXT", "IMAGE"]
+    token_count: int
+
+
 class UsageMetadata(msgspec.Struct, rename="camel"):
     prompt_token_count: int
+    prompt_tokens_details: list[ModalityTokens] | UnsetType = UNSET  # only with images
 
 
 class EmbedAnswer(msgspec.Struct, rename="camel"):
@@ -168,7 +176,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 def render_embed(result: EmbedResult) -> Rendered:
     (vector,) = result.dense["float"]  # (D,)
-    return json_answer(embedding={"values": vector}, usageMetadata={"promptTokenCount": result.usage.tokens})
+    return json_answer(embedding={"values": vector}, usageMetadata=_usage(result.usage))
 
 
 @ROUTES.post(
@@ -197,7 +205,15 @@ def parse_batch(body: BatchBody, incoming: Incoming) -> Call:
 
 def render_batch(result: EmbedResult | MultiResult, results: Sequence[EmbedResult]) -> Rendered:
     embeddings = [{"values": vector} for one in results for vector in one.dense["float"]]
-    return json_answer(embeddings=embeddings, usageMetadata={"promptTokenCount": result.usage.tokens})
+    return json_answer(embeddings=embeddings, usageMetadata=_usage(result.usage))
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    shown: dict[str, Any] = {"promptTokenCount": usage.tokens}
+    if usage.pixels:
+        counts = {"TEXT": usage.tokens - usage.image_tokens, "IMAGE": usage.image_tokens}
+        shown["promptTokensDetails"] = [{"modality": kind, "tokenCount": count} for kind, count in counts.items()]
+    return shown
 
 
 def _names_within(index: int) -> Names:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import FreeProcessor, ImageProcessor
 from vectord.errors import InvalidField
-from vectord.schema import PDF, Features, Float32, Int32, Media, TextLength, TextOptions
+from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextOptions
 from vectord.text.pdf import page_image
 from vectord.text.pdf_process import DPI
 from vectord.text.sequence import Encoder, ReadRequest, Texts, cu_seqlens_of
@@ -51,8 +51,6 @@ class ImageViews(msgspec.Struct, frozen=True, eq=False):
     """The views of one image: its tiles, from the upper left, and the whole image."""
 
     views: Sequence[View]
-    width: int  # of the image, in pixels
-    height: int
     lines: int = 0  # of tiles
     columns: int = 0
 
@@ -82,14 +80,15 @@ class ImageEncoder:
 
     def _read(self, media: object, index: int) -> Texts:
         assert isinstance(media, Media), "a text is read by the network of texts"
-        return self.sequences(media, views_of(decoded(media, index), self._processor), index)
+        image, facts = decoded(media, index)
+        return self.sequences(media, views_of(image, self._processor), facts, index)
 
-    def sequences(self, media: Media, image: ImageViews, index: int) -> Texts:
+    def sequences(self, media: Media, image: ImageViews, facts: ImageFacts, index: int) -> Texts:
         """The sequences of an image's views; with `merge`, each has a span for each block of patches."""
-        digest, pixels = digest_of(media), image.width * image.height
-        return Texts.join([self._sequence(view, digest, pixels, index) for view in image.views])
+        digest = digest_of(media)
+        return Texts.join([self._sequence(view, digest, facts, index) for view in image.views])
 
-    def _sequence(self, view: View, digest: bytes, pixels: int, index: int) -> Texts:
+    def _sequence(self, view: View, digest: bytes, facts: ImageFacts, index: int) -> Texts:
         processor, grid = self._processor, _grid(self._processor, *self.lines_and_columns(view))
         features, rows = patches_of(view.pixels, processor.patch), len(grid.ids)
         if grid.order is not None:
@@ -104,7 +103,7 @@ class ImageEncoder:
             pooled=None if grid.blocks is None else np.array([len(grid.blocks)], np.int32),
             features=features,
             digests=[digest],
-            lengths=[TextLength(rows, rows, pixels=pixels)],
+            lengths=[TextLength(rows, rows, images=(facts,), image_tokens=rows)],
             indexes=[index],
         )
 
@@ -158,17 +157,17 @@ def digest_of(media: Media) -> bytes:
     return blake2b(media.data, digest_size=16, key=key).digest()
 
 
-def decoded(media: Media, index: int | None = None) -> Image:
-    """The image in RGB, turned by EXIF, transparent pixels over white; of a PDF, its page.
+def decoded(media: Media, index: int | None = None) -> tuple[Image, ImageFacts]:
+    """The image in RGB, turned by EXIF, transparent pixels over white; of a PDF, its page. And what was sent.
 
     Raises InvalidField, for its size before its pixels are decoded.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - an extra
+    from PIL import Image, ImageMode, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - an extra
 
     if media.type == PDF:
         page = page_image(media, index)
         _check_sides(page, index)
-        return page
+        return page, ImageFacts(page.width, page.height, "pdf", 24)
     if len(media.data) > MAX_BYTES:
         _refuse_size("bytes", MAX_BYTES, len(media.data), index)
     try:
@@ -187,12 +186,14 @@ def decoded(media: Media, index: int | None = None) -> Image:
     _check_sides(image, index)
     try:
         image.load()
+        mode, kind = ImageMode.getmode(image.mode), (image.format or "").lower()
+        depth = 1 if image.mode == "1" else 8 * int(mode.typestr[-1]) * len(mode.bands)
         with suppress(Exception):  # a broken EXIF block rotates nothing
             image = ImageOps.exif_transpose(image)
         if "A" in image.getbands() or image.info.get("transparency") is not None:
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
-        return image.convert("RGB")
+        return image.convert("RGB"), ImageFacts(image.width, image.height, kind, depth)
     except Exception as problem:
         raise _broken(index) from problem
 
@@ -208,7 +209,7 @@ def views_of(image: Image, processor: ImageProcessor) -> ImageViews:
     """The image as its network sees it."""
     tiling = processor.tiling
     if tiling is None:
-        return ImageViews([View(resized(image, processor))], image.width, image.height)
+        return ImageViews([View(resized(image, processor))])
     # The image is resized twice, as the processor does it: to its longest edge, then to whole tiles.
     size, side = (image.width, image.height), tiling.side
     image = image.resize(_scaled(size, tiling.longest_edge, even=True), processor.resample)
@@ -216,14 +217,14 @@ def views_of(image: Image, processor: ImageProcessor) -> ImageViews:
     whole = View(np.asarray(image.resize((side, side), processor.resample)))
     columns, lines = image.width // side, image.height // side
     if columns == lines == 1:
-        return ImageViews([View(np.asarray(image))], *size)
+        return ImageViews([View(np.asarray(image))])
     pixels = np.asarray(image)
     tiles = [
         View(pixels[y * side :][:side, x * side :][:, :side], y + 1, x + 1)
         for y in range(lines)
         for x in range(columns)
     ]
-    return ImageViews([*tiles, whole], *size, lines, columns)
+    return ImageViews([*tiles, whole], lines, columns)
 
 
 def _scaled(size: tuple[int, int], longest: int, *, even: bool = False) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ImageProcessor, ImageText
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, ModelUnavailable, installing
-from vectord.schema import Float32, Input, Media, TextLength
+from vectord.schema import Float32, ImageFacts, Input, Media, TextLength
 from vectord.text.images import ImageEncoder, ImageViews, decoded, views_of
 from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
@@ -48,7 +48,7 @@ class _Item(msgspec.Struct):
     images: list[Texts] = []
     boxes: list[Float32] = []
     characters_cut: int = 0
-    pixels: int = 0
+    facts: list[ImageFacts] = []
 
     @property
     def digest(self) -> bytes:
@@ -109,11 +109,12 @@ class InterleavedEncoder:
         item = _Item(prompt)
         for part in parts:
             if isinstance(part, Media):
-                image = views_of(decoded(part, index), self._processor)
-                item.images.append(self._images.sequences(part, image, index))
+                pixels, facts = decoded(part, index)
+                image = views_of(pixels, self._processor)
+                item.images.append(self._images.sequences(part, image, facts, index))
                 item.boxes.append(self._images.boxes(image))
                 refuse_more_rows(sum(map(len, item.boxes)), limit, index)
-                item.pixels += image.width * image.height
+                item.facts.append(facts)
                 item.add(self._words(image))
             elif isinstance(part, str):
                 source = cut_source(part, limit, index)
@@ -149,7 +150,13 @@ class InterleavedEncoder:
         boxes = np.full((len(ids), 4), np.nan, np.float32)
         boxes[marks] = shown
         kept = _fit(np.array(encoding.offsets), item.own, limit, index)
-        length = TextLength(len(ids), int(np.count_nonzero(kept)), item.characters_cut, pixels=item.pixels)
+        length = TextLength(
+            seen=len(ids),
+            kept=int(np.count_nonzero(kept)),
+            characters_cut=item.characters_cut,
+            images=tuple(item.facts),
+            image_tokens=len(shown),
+        )
         sequence = TokenSequence(ids=ids[kept], type_ids=marks[kept].astype(np.int32), length=length, index=index)
         return sequence, boxes[kept]
 

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import FreeProcessor
-from vectord.schema import Features, Float32, Int32, Media, TextLength
+from vectord.schema import Features, Float32, ImageFacts, Int32, Media, TextLength
 from vectord.text.images import decoded, digest_of, patches_of
 from vectord.text.sequence import ReadRequest, Texts, cu_seqlens_of
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 
 class PlaneImage(msgspec.Struct, frozen=True, eq=False):
     features: Features  # (T, W) its patches, block by block
     places: Int32  # (T, 2) the row and column of each
     blocks: tuple[int, int]  # rows and columns of blocks
-    pixels: int  # of the image as given
+    facts: ImageFacts
 
     @property
     def boxes(self) -> Float32:
@@ -53,18 +49,18 @@ class PlaneEncoder:
         for index in indexes:
             media = request.inputs[index]
             assert isinstance(media, Media), "a text is read by the network of texts"
-            found.append(self.sequence(media, self.view_of(decoded(media, index)), index))
+            found.append(self.sequence(media, self.view_of(media, index), index))
         return Texts.join(found)
 
-    def view_of(self, image: Image) -> PlaneImage:
-        processor = self._processor
+    def view_of(self, media: Media, index: int) -> PlaneImage:
+        processor, (image, facts) = self._processor, decoded(media, index)
         side, block = processor.patch, processor.patch * processor.merge
         size = free_size(image.width, image.height, processor)
         high, wide = size[1] // block, size[0] // block
         order = block_order(high, wide, processor.merge)
         patches = patches_of(np.asarray(image.resize(size, processor.resample)), side)
         places = np.stack(np.divmod(order, size[0] // side), axis=1).astype(np.int32)
-        return PlaneImage(patches[order], places, (high, wide), image.width * image.height)
+        return PlaneImage(patches[order], places, (high, wide), facts)
 
     def sequence(self, media: Media, image: PlaneImage, index: int) -> Texts:
         """The rows of one image, with a span for each block of patches."""
@@ -78,7 +74,7 @@ class PlaneEncoder:
             features=image.features,
             coordinates=patch_coordinates(image.places, self._processor.side),
             digests=[digest_of(media)],
-            lengths=[TextLength(count, count, pixels=image.pixels)],
+            lengths=[TextLength(count, count, images=(image.facts,), image_tokens=count)],
             indexes=[index],
         )
 

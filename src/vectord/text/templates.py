@@ -24,7 +24,7 @@ from tokenizers import Encoding
 
 from vectord.checkpoints.spec import FreeProcessor, ImageText, InputTemplate
 from vectord.errors import InvalidField, ModelUnavailable
-from vectord.schema import Float32, Input, Int32, Media, TextLength
+from vectord.schema import Float32, ImageFacts, Input, Int32, Media, TextLength
 from vectord.text.images import decoded
 from vectord.text.interleaved import kept_tokens, refuse_more_rows, require_pillow
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
@@ -55,7 +55,7 @@ class _Item(msgspec.Struct):
     blocks: list[tuple[int, int]] = []  # the rows and columns of each image
     boxes: list[Float32] = []
     characters_cut: int = 0
-    pixels: int = 0
+    facts: list[ImageFacts] = []
 
     def add_text(self, text: str, owner: int = 0) -> None:
         if not text:
@@ -155,14 +155,14 @@ class TemplateEncoder:
             if isinstance(part, Media):
                 require_pillow(item.index)
                 if id(part) not in known:
-                    image = self._images.view_of(decoded(part, item.index))
+                    image = self._images.view_of(part, item.index)
                     known[id(part)] = image, self._images.sequence(part, image, item.index)
                 image, rows = known[id(part)]
                 item.images.append(rows)
                 item.blocks.append(image.blocks)
                 item.boxes.append(image.boxes)
                 refuse_more_rows(sum(map(len, item.boxes)), limit, item.index)
-                item.pixels += image.pixels
+                item.facts.append(image.facts)
                 item.add_ids(self._around[0], owner)
                 item.add_ids([self._row] * len(image.boxes), owner, is_image=True)
                 item.add_ids(self._around[1], owner)
@@ -183,7 +183,13 @@ class TemplateEncoder:
             boxes = np.full((len(ids), 4), np.nan, np.float32)
             boxes[marks] = np.concatenate([np.zeros((0, 4), np.float32), *item.boxes])
             kept = kept_tokens(is_text & (owners > 0), limit, item.index)
-            length = TextLength(len(ids), int(np.count_nonzero(kept)), item.characters_cut, pixels=item.pixels)
+            length = TextLength(
+                seen=len(ids),
+                kept=int(np.count_nonzero(kept)),
+                characters_cut=item.characters_cut,
+                images=tuple(item.facts),
+                image_tokens=int(np.count_nonzero(marks)),
+            )
             counts = [
                 [int(np.count_nonzero(each == i + 1)) for each in (owners, owners[kept])] for i in range(item.owners)
             ]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import PositiveCount, TokenId
@@ -33,7 +34,6 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Input,
-    Media,
     RerankRequest,
     RerankResult,
     TextLength,
@@ -61,6 +61,7 @@ class BilledUnits(msgspec.Struct):
 
     input_tokens: int | UnsetType = UNSET
     images: int | UnsetType = UNSET
+    image_tokens: int | UnsetType = UNSET  # of `input_tokens`
     search_units: int | UnsetType = UNSET
 
 
@@ -123,12 +124,22 @@ class EmbeddingsByType(msgspec.Struct):
     base64: list[str] | UnsetType = UNSET
 
 
+class ImageAnswer(msgspec.Struct):
+    """An image that was sent."""
+
+    width: int
+    height: int
+    format: str
+    bit_depth: int
+
+
 class EmbedAnswer(msgspec.Struct):
     id: str
     response_type: Literal["embeddings_floats", "embeddings_by_type"]  # v1's SDK selects the type of the rest by it
     embeddings: list[list[float]] | EmbeddingsByType
     texts: list[str]
     meta: Meta
+    images: list[ImageAnswer] | UnsetType = UNSET  # only if an input has images; a PDF's page is one
 
 
 PLAIN_TYPES = (None, "", "image")  # input types without a prompt
@@ -186,17 +197,17 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
         precisions=precisions_of(types or ("float",)),
     )
 
-    count = sum(isinstance(one, Media) for one in inputs)
-    images = {"images": count} if count else {}
-
     def render(result: EmbedResult) -> Rendered:
         rows, usage = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}, result.usage
+        images = [asdict(image) for length in usage.lengths for image in length.images]
+        billed = {"images": len(images), "image_tokens": usage.image_tokens} if images else {}
         return json_answer(
             id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
             response_type="embeddings_by_type" if types else "embeddings_floats",
             embeddings=rows if types else rows["float"],
             texts=[one for one in inputs if isinstance(one, str)],
-            meta=_meta(version, usage, _truncated(field, usage.lengths), input_tokens=usage.tokens, **images),
+            meta=_meta(version, usage, _truncated(field, usage.lengths), input_tokens=usage.tokens, **billed),
+            **({"images": images} if images else {}),
         )
 
     return Call(request, render, {"inputs": field})

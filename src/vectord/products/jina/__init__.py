@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from vectord.errors import EmptyInput, InvalidField
-from vectord.products.common.body import PositiveCount
+from vectord.products.common.body import PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes, random_id
 from vectord.products.common.errors import FASTAPI, render_message
 from vectord.products.common.fields import about, refused
@@ -19,7 +19,6 @@ from vectord.products.common.inputs import (
     OnSwitch,
     Prompt,
     Switch,
-    TextsIdsOrItems,
     TopN,
     Truncate,
     User,
@@ -33,6 +32,7 @@ from vectord.products.common.inputs import (
     refuse_none,
     with_images,
 )
+from vectord.products.common.media import read_pdf
 from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,
@@ -63,6 +63,7 @@ from vectord.schema import (
     EmbedResult,
     Input,
     InputKind,
+    Item,
     MultiVectorOptions,
     Precision,
     RerankRequest,
@@ -86,8 +87,18 @@ Types = Annotated[
 ]
 
 
+class JinaItem(InputItem):
+    pdf: Annotated[str | None, about("a data URI or base64: each of its pages gets an entry in `data`")] = None
+
+    def read_item(self, field: str, index: int | None = None) -> Item:
+        """Raises InvalidField as `InputItem` and `read_pdf`."""
+        if self.pdf is None or any(part is not None for part in (self.text, self.audio, self.video, *self._images)):
+            return super().read_item(field, index)
+        return read_pdf(self.pdf, field, index)
+
+
 class MultiVectorBody(msgspec.Struct):
-    input: TextsIdsOrItems | InputItem
+    input: str | list[str | TokenId | list[TokenId] | JinaItem] | JinaItem
     model: str | None = None
     embedding_type: Types = None
     encoding_type: Annotated[EmbeddingTypes | None, about("LlamaIndex's name of `embedding_type`")] = None
@@ -134,6 +145,7 @@ class VectorByType(msgspec.Struct):
 class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):
     index: int
     embedding: list[float] | str | VectorByType
+    page: int | UnsetType = UNSET  # of a PDF, counted from 1
 
 
 class MultiVectorByType(msgspec.Struct):
@@ -150,6 +162,7 @@ class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
 
     index: int
     embeddings: list[list[float] | str] | MultiVectorByType
+    page: int | UnsetType = UNSET  # of a PDF, counted from 1
 
 
 class Embeddings(ListAnswer):
@@ -278,7 +291,7 @@ def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
 
 
 def _inputs(body: MultiVectorBody) -> Sequence[Input]:
-    return with_images(read_inputs([body.input] if isinstance(body.input, InputItem) else body.input))
+    return with_images(read_inputs([body.input] if isinstance(body.input, JinaItem) else body.input))
 
 
 def _types(body: MultiVectorBody) -> EmbeddingTypes:
@@ -336,6 +349,9 @@ def _in_types(types: EmbeddingTypes, rows: Callable[[EmbeddingType], list[Any]])
 def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResult) -> Rendered:
     """key: the vector's key, which is also the item's `object`."""
     data = [{"object": key, "index": index, key: vector} for index, vector in enumerate(vectors)]
+    for item, place in zip(data, result.pages if isinstance(result, EmbedResult) else (), strict=False):
+        if place.page is not None:
+            item["page"] = place.page
     return list_answer(result, data)
 
 

@@ -101,6 +101,8 @@ class UsageAnswer(msgspec.Struct):
     tokens: int  # processed
     texts: int  # inputs, pairs, or chunks
     characters: int  # of the inputs, before truncation
+    image_tokens: int | UnsetType = UNSET  # of `tokens`; only with images, as `pixels`
+    pixels: int | UnsetType = UNSET  # of the images as sent
 
 
 class TimingsAnswer(msgspec.Struct):
@@ -157,8 +159,9 @@ def usage_answer(usage: Usage) -> dict[str, Any]:
         "inference_ms": timings.computing_s,
         "total_ms": timings.total_s,
     }
+    images = {"image_tokens": usage.image_tokens, "pixels": usage.pixels} if usage.pixels else {}
     return {
-        "usage": {"tokens": usage.tokens, "texts": len(usage.lengths), "characters": usage.characters},
+        "usage": {"tokens": usage.tokens, "texts": len(usage.lengths), "characters": usage.characters, **images},
         "timings": {name: round(value * 1000, 3) for name, value in seconds.items()},
     }
 

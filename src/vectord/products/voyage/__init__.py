@@ -173,10 +173,9 @@ def parse_multimodal(body: MultimodalBody, incoming: Incoming) -> Call:
 
 
 def render_multimodal(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
-    lengths = result.usage.lengths
     usage = _usage(result.usage) | {
-        "text_tokens": sum(length.kept for length in lengths if not length.pixels),
-        "image_pixels": sum(length.pixels for length in lengths),
+        "text_tokens": result.usage.tokens - result.usage.image_tokens,
+        "image_pixels": result.usage.pixels,
         "video_pixels": 0,
     }
     return list_answer(result, embedding_items(result.dense[dtype], encoding), usage=usage)
