@@ -13,6 +13,7 @@
     │   ├── EmptyInput                no inputs
     │   ├── TooManyInputs             more inputs than one request may contain
     │   ├── InputTooLong              more tokens or characters than the model reads, and truncation is off
+    │   │   ├── ImagesTooLong             images have more tokens than the model's context, and cannot be cut
     │   │   └── TooManyCharacters         more characters than this product accepts, for any model
     │   ├── ForeignIds                token ids outside the model's vocabulary
     │   └── Untokenizable             text or ids that the model's tokenizer rejects
@@ -217,6 +218,10 @@ class InputTooLong(InvalidRequest):
 
 class TooManyCharacters(InputTooLong):
     pass
+
+
+class ImagesTooLong(InputTooLong):
+    """Images are never cut."""
 
 
 class ForeignIds(InvalidRequest):

@@ -77,6 +77,7 @@ COUNTERPARTS = {
     domain.TooManyInputs: errors.BadRequest,
     domain.InputTooLong: errors.BadRequest,
     domain.TooManyCharacters: errors.BadRequest,
+    domain.ImagesTooLong: errors.BadRequest,
     domain.ForeignIds: errors.BadRequest,
     domain.Untokenizable: errors.BadRequest,
     domain.ModelNotFound: errors.NotFound,

@@ -13,7 +13,7 @@ from tests.pages import MERGE, PATCH, QUERIES, SIDE, Reference, page_images, wri
 from tests.towers import image_of, media_of
 
 from vectord import Embedder
-from vectord.errors import InferenceFailed, InputTooLong, InvalidField
+from vectord.errors import ImagesTooLong, InferenceFailed, InvalidField
 from vectord.schema import Media, TextOptions
 
 COLBERT = frozenset({"colbert"})
@@ -108,7 +108,7 @@ def test_a_broken_image_fails_alone(embedder: Embedder) -> None:
 def test_an_image_is_never_truncated(embedder: Embedder) -> None:
     """Texts are cut at the limit; an image that does not fit is refused, with or without `truncate`."""
     text = TextOptions(truncate=True, max_tokens=ROWS)
-    with pytest.raises(InputTooLong, match=rf"at most {ROWS} tokens; its images and the words around them have \d+"):
+    with pytest.raises(ImagesTooLong, match=rf"at most {ROWS} tokens; its images and the words around them have \d+"):
         answer(embedder, media_of(image_of(7, 7)), outputs=COLBERT, text=text)
     answer(embedder, "fox " * 100, outputs=COLBERT, text=text)
 

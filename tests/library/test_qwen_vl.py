@@ -16,7 +16,7 @@ from tests.towers import media_of
 
 from vectord import Embedder
 from vectord.engine.operations import task
-from vectord.errors import InputTooLong, InvalidField, TooManyInputs
+from vectord.errors import ImagesTooLong, InvalidField, TooManyInputs
 from vectord.library import embedder as library
 from vectord.schema import PDF, Conversation, Media, RerankRequest, RerankResult, TextOptions
 from vectord.text.pdf import page_image, pages_of
@@ -95,7 +95,7 @@ def test_texts_are_cut_and_images_are_not(embedder: Embedder) -> None:
     cut = TextOptions(truncate=True, max_tokens=64)
     found = answer(embedder, [long, image], long, text=cut)
     assert [length.kept for length in found.usage.lengths] == [64, 64]
-    with pytest.raises(InputTooLong, match="its images and the words around them have"):
+    with pytest.raises(ImagesTooLong, match="its images and the words around them have"):
         answer(embedder, item([shown()[1]]), text=TextOptions(truncate=True, max_tokens=50))
 
 

@@ -12,7 +12,7 @@ from tests.pages import MERGE, PATCH, SIDE, write_pages
 from tests.towers import image_of, media_of
 
 from vectord.checkpoints.spec import ModelSpec, Tiling
-from vectord.errors import InputTooLong, InvalidField, ModelCannot
+from vectord.errors import ImagesTooLong, InputTooLong, InvalidField, ModelCannot
 from vectord.schema import Input, TextOptions
 from vectord.text import interleaved
 from vectord.text.sequence import ReadRequest, Texts
@@ -89,7 +89,7 @@ def test_only_texts_are_cut(spec: ModelSpec, side: str, kept: str) -> None:
 @pytest.mark.parametrize(
     ("value", "options", "error", "reason"),
     [
-        (["fox dog", IMAGE], {"max_tokens": ROWS}, InputTooLong, "images and the words around them have"),
+        (["fox dog", IMAGE], {"max_tokens": ROWS}, ImagesTooLong, "images and the words around them have"),
         (["fox dog", IMAGE], {"max_tokens": ROWS + 6, "truncate": False}, InputTooLong, "must have at most"),
         (["an <image> of a fox", IMAGE], {}, InvalidField, "contains <image>, which stands for images"),
         ([[5, 6][0], IMAGE], {}, InvalidField, "token ids next to an image"),

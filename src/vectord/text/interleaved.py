@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ImageProcessor, ImageText
-from vectord.errors import InputTooLong, InvalidField, ModelCannot, ModelUnavailable, installing
+from vectord.errors import ImagesTooLong, InvalidField, ModelCannot, ModelUnavailable, installing
 from vectord.schema import Float32, ImageFacts, Input, Media, TextLength
 from vectord.text.images import ImageEncoder, ImageViews, decoded, views_of
 from vectord.text.options import limit_of, require_specials
@@ -77,7 +77,7 @@ class InterleavedEncoder:
     def read(self, request: ReadRequest, indexes: Sequence[int], prompt: str) -> Texts:
         """The sequence of each input, with those of its images. Too many tokens are cut from its texts, not its images.
 
-        Raises InvalidField for an image that is not readable, InputTooLong for images that do not fit, and ModelCannot
+        Raises InvalidField for an image that is not readable, ImagesTooLong for images that do not fit, and ModelCannot
         without Pillow.
         """
         require_pillow(indexes[0])
@@ -166,7 +166,7 @@ def _fit(
 ) -> npt.NDArray[np.bool_]:
     """Which tokens (n,) are kept: of too many, some of the client's texts, `own`, are cut. places (n, 2): characters.
 
-    Raises InputTooLong.
+    Raises as `kept_tokens`.
     """
     starts, stops = places.T
     may_be_cut = np.zeros(len(places), np.bool_)
@@ -176,20 +176,21 @@ def _fit(
 
 
 def refuse_more_rows(rows: int, limit: Limit, index: int) -> None:
-    """Raise InputTooLong as soon as the images of an input have too many rows, before the others are decoded."""
+    """Raise ImagesTooLong as soon as the images of an input have too many rows, before the others are decoded."""
     if rows > limit.max_tokens:
         raise _images_too_long(rows, limit, index)
 
 
-def _images_too_long(count: int, limit: Limit, index: int) -> InputTooLong:
-    template = "{field} must have at most {limit} tokens; its {images} have {given}."
-    return InputTooLong(
-        template, index=index, limit=limit.max_tokens, given=count, images="images and the words around them"
-    )
+def _images_too_long(count: int, limit: Limit, index: int) -> ImagesTooLong:
+    template = "{field} must have at most {limit} tokens; its images and the words around them have {given}."
+    return ImagesTooLong(template, index=index, limit=limit.max_tokens, given=count)
 
 
 def kept_tokens(may_be_cut: npt.NDArray[np.bool_], limit: Limit, index: int) -> npt.NDArray[np.bool_]:
-    """Which tokens (n,) are kept: of too many, some of those that may be cut. Raises InputTooLong."""
+    """Which tokens (n,) are kept: of too many, some of those that may be cut.
+
+    Raises ImagesTooLong if the others are too many, and InputTooLong if none may be cut.
+    """
     count, kept = len(may_be_cut), np.ones_like(may_be_cut)
     over = count - limit.max_tokens
     if over <= 0:

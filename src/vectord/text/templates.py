@@ -25,7 +25,6 @@ from tokenizers import Encoding
 from vectord.checkpoints.spec import FreeProcessor, ImageText, InputTemplate
 from vectord.errors import InvalidField, ModelUnavailable
 from vectord.schema import Float32, ImageFacts, Input, Int32, Media, TextLength
-from vectord.text.images import decoded
 from vectord.text.interleaved import kept_tokens, refuse_more_rows, require_pillow
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
@@ -105,7 +104,7 @@ class TemplateEncoder:
     def read(self, request: ReadRequest, indexes: Sequence[int], prompt: str) -> Texts:
         """The sequence of each input, of pairs with the query. prompt: of the request; "" for pairs.
 
-        Raises InvalidField for an image that is not readable, InputTooLong for images that do not fit, and ModelCannot
+        Raises InvalidField for an image that is not readable, ImagesTooLong for images that do not fit, and ModelCannot
         without Pillow.
         """
         shared: dict[str, Input] = {}

@@ -88,7 +88,7 @@ Types = Annotated[
 
 
 class JinaItem(InputItem):
-    pdf: Annotated[str | None, about("a data URI or base64: each of its pages gets an entry in `data`")] = None
+    pdf: Annotated[str | None, about("base64: each page gets an entry in `data`")] = None
 
     def read_item(self, field: str, index: int | None = None) -> Item:
         """Raises InvalidField as `InputItem` and `read_pdf`."""

@@ -39,6 +39,7 @@ from vectord.schema import (
     MultiVectorOptions,
     Precision,
     VectorKind,
+    item_of,
 )
 
 ROUTES = Routes()
@@ -59,8 +60,8 @@ class EmbedBody(VectorFields, kw_only=True):
     """`dimensions`, `normalize` and `precisions` apply to dense vectors; `encoding` applies to all but sparse ones."""
 
     inputs: Annotated[
-        str | list[str | TokenId | list[TokenId] | MediaItem] | MediaItem,
-        about("texts, token ids, or objects with an `image` or a `pdf`"),
+        str | list[str | TokenId | list[TokenId | str | MediaItem] | MediaItem] | MediaItem,
+        about("texts, token ids, objects with an `image` or a `pdf`, or lists of texts and images, each one input"),
     ]
     outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
@@ -134,12 +135,29 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     return Call(request, partial(render_embed, precisions, body.encoding or "float"))
 
 
-def _inputs(given: str | list[str | int | list[int] | MediaItem] | MediaItem) -> Sequence[Input]:
+def _inputs(given: str | list[str | int | list[int | str | MediaItem] | MediaItem] | MediaItem) -> Sequence[Input]:
     if isinstance(given, MediaItem):
         given = [given]
-    if isinstance(given, str) or not any(isinstance(one, MediaItem) for one in given):
+    if isinstance(given, str) or not any(isinstance(one, MediaItem) or _has_parts(one) for one in given):
         return read_inputs(cast("str | list[str | int | list[int]]", given))
-    return [one.read(index) if isinstance(one, MediaItem) else read_inputs([one])[0] for index, one in enumerate(given)]
+    return [_input(one, index) for index, one in enumerate(given)]
+
+
+def _has_parts(one: object) -> bool:
+    return isinstance(one, list) and any(not isinstance(part, int) for part in one)
+
+
+def _input(one: str | int | list[int | str | MediaItem] | MediaItem, index: int) -> Input:
+    if isinstance(one, MediaItem):
+        return one.read(index)
+    if not isinstance(one, list) or not _has_parts(one):
+        return read_inputs([cast("str | int | list[int]", one)])[0]
+    parts = [part.read(index) if isinstance(part, MediaItem) else part for part in one]
+    kinds = {type(part) for part in parts}
+    if kinds - {str, Media} or Media not in kinds or any(isinstance(part, Media) and part.has_pages for part in parts):
+        template = "{field} must hold token ids, or texts and images."
+        raise InvalidField(template, field="inputs", index=index)
+    return item_of(cast("list[str | Media]", parts))
 
 
 def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: EmbedResult) -> Rendered:

@@ -79,6 +79,7 @@ REQUEST_ERRORS: Sequence[VectordError] = (
             errors.TooManyInputs,
             errors.InputTooLong,
             errors.TooManyCharacters,
+            errors.ImagesTooLong,
             errors.ForeignIds,
             errors.Untokenizable,
             errors.ModelCannot,
