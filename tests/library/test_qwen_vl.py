@@ -102,7 +102,7 @@ def test_texts_are_cut_and_images_are_not(embedder: Embedder) -> None:
 def test_images_beyond_the_limit_are_not_decoded(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one input by its tokens, and of a request by their pixels."""
     image, broken = media_of(shown()[1]), Media(b"broken")
-    with pytest.raises(InputTooLong, match="must have at most 50 tokens"):
+    with pytest.raises(ImagesTooLong, match="must have at most 50 tokens"):
         answer(embedder, ["a fox", *[image] * 3, broken], text=TextOptions(max_tokens=50))
     monkeypatch.setattr(task, "MIN_PIXELS_BYTES", 2**18)
     monkeypatch.setattr(task, "INPUT_PIXELS_BYTES", 0)
