@@ -97,7 +97,15 @@ async def test_a_name_with_a_private_address_is_not_connected_to(addresses: Sequ
 
 
 LOCAL = ["127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "017700000001", "localhost", "[::1]", "0.0.0.0"]
-RESERVED = ["169.254.169.254", "[fd00:ec2::254]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "224.0.0.1", "100.64.0.1"]
+RESERVED = [
+    "192.0.0.192",
+    "169.254.169.254",
+    "[fd00:ec2::254]",
+    "[64:ff9b::7f00:1]",
+    "[2002:7f00:1::]",
+    "224.0.0.1",
+    "100.64.0.1",
+]
 
 
 @pytest.mark.parametrize("address", LOCAL + RESERVED)

@@ -23,6 +23,8 @@ MAX_URL_CHARACTERS = 8192
 MAX_REDIRECTS = 3
 RESOLVERS = 4  # threads: a slow name server delays other URLs alone
 HEADERS = {"accept": "image/*, application/pdf", "accept-encoding": "identity", "user-agent": f"vectord/{__version__}"}
+# Of the IETF's protocols. Older versions of Python call most of them global; a cloud's metadata were at 192.0.0.192.
+PROTOCOLS_4 = ipaddress.ip_network("192.0.0.0/24")
 UNICAST_6 = ipaddress.ip_network("2000::/3")  # the global addresses of IPv6 in use
 
 
@@ -33,7 +35,7 @@ def is_public(address: str) -> bool:
         tunnelled = found.sixtofour is not None or found.teredo is not None
         return found in UNICAST_6 and found.is_global and not tunnelled
     four = found if isinstance(found, ipaddress.IPv4Address) else found.ipv4_mapped
-    return four is not None and four.is_global and not four.is_multicast
+    return four is not None and four.is_global and not four.is_multicast and four not in PROTOCOLS_4
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
