@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.pages import write_pages
 from tests.pdfs import pdf_of
 from tests.towers import image_of, write_towers
 
 from vectord import Embedder
 from vectord.cli.main import run
+from vectord.library.embedder import IMAGES_PER_REQUEST
 
 TEXTS = ["That is a happy person", "That is a glad person", "It rains"]
 
@@ -125,3 +127,26 @@ def test_a_picture_for_a_model_of_texts_names_one_for_images(
     image_of(40, 30).save(tmp_path / "a.png")
     assert run(["embed", "a.png"]) == 1
     assert "--model openai/clip-vit-base-patch32" in capsys.readouterr().err
+
+
+def test_images_are_ranked_by_the_vectors_of_their_patches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a model of pages, which has no single vector; more images than one request has."""
+    folder, shown = write_pages(tmp_path / "model", "colmodernvbert"), tmp_path / "shown"
+    shown.mkdir()
+    paths = [shown / f"{i:02}.png" for i in range(IMAGES_PER_REQUEST + 1)]
+    for i, path in enumerate(paths):
+        image_of(60, 40, seed=i).save(path)
+    (shown / "x.pdf").write_bytes(pdf_of())
+    names = [*map(str, paths), *(f"{shown / 'x.pdf'}, page {page}" for page in (1, 2, 3))]
+    model = ["--model", str(folder), "--offline", "--dtype", "float32"]
+    with Embedder(str(folder), dtype="float32", offline=True) as embedder:
+        matrices = embedder.embed([*paths, shown / "x.pdf"], outputs=("colbert",)).colbert
+        (query,) = embedder.embed(["a fox"], outputs=("colbert",), kind="query").colbert
+    assert run(["rerank", "a fox", f"{shown}/", *model, "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [one["text"] for one in results] == [names[one["index"]] for one in results] and len(results) == len(names)
+    for one in results:
+        assert one["score"] == pytest.approx((query @ matrices[one["index"]].T).max(axis=1).sum(), abs=1e-3)
+    assert [one["score"] for one in results] == sorted((one["score"] for one in results), reverse=True)
+    assert run(["embed", "--similar", "a fox", f"{shown}/", *model]) == 1
+    assert "vectord rerank" in capsys.readouterr().err

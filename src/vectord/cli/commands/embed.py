@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IMAGE_MODEL = "openai/clip-vit-base-patch32"
+RERANKS_PAGES = "vectord rerank also compares pages by the vectors of their patches"
 
 HELP = f"""\
 Print the vector of each TEXT: a line of JSON with its numbers. Without a TEXT, each line of standard input is one. The
@@ -51,8 +52,9 @@ Examples:
 
 RERANK_HELP = """\
 Print the score of each TEXT for QUERY, the best one first. Without a TEXT, each line of standard input is one. A model
-that is no reranker compares its vectors. The model runs in this process. Accepts the options of `vectord serve`, such
-as --model and --device, and their environment variables.
+that is no reranker compares its vectors. A TEXT that is a path stands for images, as in vectord embed; models of pages
+compare those by the vectors of their patches. The model runs in this process. Accepts the options of `vectord serve`,
+such as --model and --device, and their environment variables.
 
 \b
 Exit codes:
@@ -77,17 +79,21 @@ Examples:
 )
 @pass_command_line
 def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: bool) -> int:
-    from vectord.schema import best_first  # noqa: PLC0415 - imported on use
+    import numpy as np  # noqa: PLC0415 - imported on use
+
+    from vectord.schema import EmbedRequest, best_first  # noqa: PLC0415 - imported on use
 
     items = _with_files(texts or _lines())
     if similar and len(items) < 2:
         raise ConfigError("--similar: expected two texts or more")
-    found = _answer(line, partial(_embed, items))
+    found = _answer(line, partial(_ask_in_parts, items, lambda inputs: EmbedRequest(inputs=inputs)))
     if found is None:
         if any(isinstance(item, Path) for item in items):
-            click.echo(f"vectord: images need a model that reads them, such as --model {IMAGE_MODEL}", err=True)
+            hint = f"images need a model that reads them, such as --model {IMAGE_MODEL}; {RERANKS_PAGES}"
+            click.echo(f"vectord: {hint}", err=True)
         return ExitCode.FAILED
-    result, vectors, names = found
+    results, names = found
+    result, vectors = results[-1], np.concatenate([each.dense["float"] for each in results])
     if similar:
         cosines = vectors[1:] @ vectors[0]
         order = best_first(cosines, None).tolist()
@@ -110,15 +116,19 @@ def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: boo
 )
 @pass_command_line
 def rerank_command(line: CommandLine, query: str, texts: Sequence[str], top_n: int | None, as_json: bool) -> int:
-    from vectord.schema import Caller, RerankRequest, best_first  # noqa: PLC0415 - imported on use
+    import numpy as np  # noqa: PLC0415 - imported on use
 
-    texts = texts or _lines()
-    request = RerankRequest(query=query, passages=texts)
-    result: Any = _answer(line, lambda engine: engine.answer(request, Caller(client="command", route="command")))
-    if result is None:
+    from vectord.schema import RerankRequest, best_first  # noqa: PLC0415 - imported on use
+
+    items = _with_files(texts or _lines())
+    found = _answer(line, partial(_ask_in_parts, items, lambda inputs: RerankRequest(query=query, passages=inputs)))
+    if found is None:
         return ExitCode.FAILED
-    order = best_first(result.scores, result.logits)[:top_n].tolist()
-    return _print_scores(result, [(i, float(result.scores[i]), texts[i]) for i in order], as_json)
+    results, names = found
+    scores = np.concatenate([result.scores for result in results])
+    logits = None if results[0].logits is None else np.concatenate([result.logits for result in results])
+    order = best_first(scores, logits)[:top_n].tolist()
+    return _print_scores(results[0], [(i, float(scores[i]), names[i]) for i in order], as_json)
 
 
 def _json_of(answer: Any) -> str:
@@ -148,12 +158,12 @@ def _with_files(texts: Sequence[str]) -> list[str | Path]:
     return items
 
 
-async def _embed(items: Sequence[str | Path], engine: Engine) -> tuple[Any, Any, list[str]]:
-    """The last result, and the vectors (N, D) and names of all texts and pages."""
-    import numpy as np  # noqa: PLC0415 - imported on use
-
+async def _ask_in_parts(
+    items: Sequence[str | Path], request_of: Callable[[Sequence[Any]], Any], engine: Engine
+) -> tuple[list[Any], list[str]]:
+    """The results of requests for all texts and pages, and the name of each; of many images, several requests."""
     from vectord.library.embedder import IMAGES_PER_REQUEST, read_rows, rows_of  # noqa: PLC0415
-    from vectord.schema import Caller, EmbedRequest, EmbedResult  # noqa: PLC0415
+    from vectord.schema import Caller  # noqa: PLC0415
 
     caller = Caller(client="command", route="command")
     rows = rows_of(items)
@@ -162,15 +172,13 @@ async def _embed(items: Sequence[str | Path], engine: Engine) -> tuple[Any, Any,
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         try:
-            result = await engine.answer(EmbedRequest(inputs=read_rows(items, part)), caller)
+            results.append(await engine.answer(request_of(read_rows(items, part)), caller))
         except VectordError as error:
             if error.index is None:
                 raise
             raise error.at(index=part[error.index].index) from error.__cause__
-        assert isinstance(result, EmbedResult), "the answer to an EmbedRequest"
-        results.append(result)
     names = [f"{items[row.index]}{f', page {row.page}' if row.page else ''}" for row in rows]
-    return results[-1], np.concatenate([result.dense["float"] for result in results]), names
+    return results, names
 
 
 def _answer(line: CommandLine, ask: Callable[[Engine], Awaitable[T]]) -> T | None:
