@@ -154,7 +154,7 @@ def write(folder: Path, name: str) -> Path:
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1, **{f"w{i}": i + 2 for i in range(WORDS - 2)}}, "<end>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
-    tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<end>", padding_side="right"
     )
     tokenizer.save_pretrained(folder)

@@ -36,7 +36,7 @@ class Report:
     title: str
     conditions: Mapping[str, str]
     rows: Sequence[Row]
-    rounds: Mapping[str, Sequence[Any]]  # every round, besides the best ones in the rows
+    rounds: Mapping[str, Sequence[Any] | Mapping[str, Sequence[Any]]]  # every round, besides the best ones in the rows
 
 
 def load_name(connections: int, texts: int) -> str:
