@@ -13,7 +13,7 @@ import numpy as np
 from tests.compute.networks.case import randomize
 from tests.towers import image_of
 
-from vectord.checkpoints.spec import FreeProcessor
+from vectord.checkpoints.spec import FreeSize, ImageProcessor
 from vectord.text.planes import free_size
 
 PATCH, MERGE, SIDE = 16, 2, 6
@@ -117,7 +117,7 @@ class Reference:
         """As of Qwen3VLProcessor, which would need torchvision for its processor of videos."""
         given: dict[str, Any] = {}
         if images:
-            resized = [image.resize(free_size(*image.size, LIMITS), 3) for image in images]
+            resized = [image.resize(free_size(*image.size, PROCESSOR), 3) for image in images]
             given = dict(self.images(resized, do_resize=False, return_tensors="pt"))
             for height, width in given["image_grid_thw"][:, 1:].tolist():
                 text = text.replace(IMAGE, "<row>" * (height * width // MERGE**2), 1)
@@ -149,4 +149,5 @@ class Reference:
         return float((rows[yes] - rows[no]) @ state)
 
 
-LIMITS = FreeProcessor(min_pixels=4 * 32**2, max_pixels=1800 * 32**2, resample=3, patch=PATCH, merge=MERGE, side=SIDE)
+LIMITS = FreeSize(min_pixels=4 * 32**2, max_pixels=1800 * 32**2, side=SIDE)
+PROCESSOR = ImageProcessor(resample=3, patch=PATCH, class_token=False, merge=MERGE, free=LIMITS)

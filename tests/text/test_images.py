@@ -292,7 +292,7 @@ def test_tiles_equal_the_processor(size: tuple[int, int], longest: int) -> None:
     assert [[found.lines]] == want["rows"] and [[found.columns]] == want["cols"]
     pixels = np.stack([view.pixels for view in found.views]).transpose(0, 3, 1, 2)
     assert np.array_equal(pixels, want["pixel_values"][0])
-    rows = ImageEncoder(own).sequences(media_of(image), found, decoded(media_of(image))[1], 0)
+    _, rows = ImageEncoder(own).read_image(media_of(image), 0)
     assert rows.features is not None
     in_order = np.stack([images.patches_of(view.pixels, patch) for view in found.views])
     assert rows.ids[:4].tolist() == [0, 1, 4, 5]

@@ -14,7 +14,7 @@ from tests.towers import image_of, media_of
 from vectord.checkpoints.spec import ModelSpec, Tiling
 from vectord.errors import ImagesTooLong, InputTooLong, InvalidField, ModelCannot
 from vectord.schema import Input, TextOptions
-from vectord.text import interleaved
+from vectord.text import images
 from vectord.text.sequence import ReadRequest, Texts
 from vectord.text.tokenizer import TextEncoder
 
@@ -105,7 +105,7 @@ def test_what_would_change_the_image_is_refused(
 
 def test_without_pillow_an_image_is_refused(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it; texts are served."""
-    monkeypatch.setattr(interleaved, "find_spec", lambda name: None)
+    monkeypatch.setattr(images, "find_spec", lambda name: None)
     assert read(spec, "a fox").images is None
     with pytest.raises(ModelCannot, match=r"Pillow.* pip install .*\[images\]"):
         read(spec, "a fox", IMAGE)

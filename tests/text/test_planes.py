@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.qwen_vl import LIMITS, MERGE, PATCH, shown
+from tests.qwen_vl import LIMITS, MERGE, PATCH, PROCESSOR, shown
 from tests.towers import media_of
 
 from vectord.schema import TextOptions
-from vectord.text.planes import PlaneEncoder, free_size, text_coordinates
+from vectord.text.images import ImageEncoder
+from vectord.text.planes import free_size, text_coordinates
 from vectord.text.sequence import ReadRequest
 
 
@@ -21,12 +22,12 @@ def test_sizes_equal_those_of_the_processor() -> None:
     limits = {"min_pixels": LIMITS.min_pixels, "max_pixels": LIMITS.max_pixels}
     sizes = np.exp(np.random.default_rng(0).uniform(np.log(PATCH + 1), np.log(3000), (2000, 2))).astype(int)
     for width, height in sizes.tolist():
-        assert free_size(width, height, LIMITS) == smart_resize(height, width, PATCH * MERGE, **limits)[::-1]
+        assert free_size(width, height, PROCESSOR) == smart_resize(height, width, PATCH * MERGE, **limits)[::-1]
 
 
 def test_a_narrow_image_is_a_line_of_blocks() -> None:
     """qwen_vl_utils keeps the length; transformers' processor would enlarge both sides."""
-    assert free_size(200, 10, LIMITS) == (192, 32)
+    assert free_size(200, 10, PROCESSOR) == (192, 32)
 
 
 def test_pixels_equal_those_of_the_processor() -> None:
@@ -40,7 +41,7 @@ def test_pixels_equal_those_of_the_processor() -> None:
         image_std=[0.5] * 3,
     )
     inputs = [media_of(image) for image in shown()]
-    texts = PlaneEncoder(LIMITS).read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
+    texts = ImageEncoder(PROCESSOR).read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
     frames = processor(shown(), return_tensors="np")["pixel_values"].reshape(len(texts.ids), 3, 2, -1)
     assert texts.features is not None
     found = texts.features.reshape(len(texts.ids), 3, -1) / 127.5 - 1

@@ -29,7 +29,7 @@ _NAMES = frozenset(
 )
 # Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
 _ADDED_LATER = frozenset(
-    {"adapters", "bends", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "framed"}
+    {"adapters", "bends", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "framed", "free"}
     | {"image_text", "images", "kept_tokens", "layer", "listwise", "log_twice", "merge", "merged", "most_patches"}
     | {"own_scales", "processor", "query", "query_by_default", "query_suffix", "query_weights", "removes_punctuation"}
     | {"residual", "skiplist_tasks", "static", "sums_words", "tiling", "token_pooling", "whole_modules"}

@@ -258,6 +258,14 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
     side: int  # of a tile
 
 
+class FreeSize(msgspec.Struct, frozen=True, kw_only=True):
+    """An image of any size becomes whole blocks of patches, in about its ratio and with an area within limits."""
+
+    min_pixels: int
+    max_pixels: int
+    side: int  # of the network's square table of positions
+
+
 class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """How an image becomes the rows of its network: resized, cut in the middle, and divided into square patches."""
 
@@ -269,8 +277,10 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     merge: int | None = None  # the side of a block of patches that becomes one row of a text; None: images stay alone
     tiling: Tiling | None = None  # None: an image is one view, all of it
     # An image keeps its ratio and has at most so many patches: in whole blocks, each patch with its line and column; or
-    # without `merge`, as NaFlex, with its places in lines and columns of any length. None: `resize` and `crop`.
+    # without `merge`, as NaFlex, with its places in lines and columns of any length. None: `resize` and `crop`, or
+    # `free`, which needs `merge`.
     most_patches: int | None = None
+    free: FreeSize | None = None
 
     @property
     def row_width(self) -> int:
@@ -280,30 +290,11 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         """Of an image; of any ratio, the most."""
+        if self.free is not None:
+            return self.free.max_pixels // self.patch**2
         if self.most_patches is not None:
             return self.most_patches
         return self.crop[0] // self.patch * (self.crop[1] // self.patch) + self.class_token
-
-
-class FreeProcessor(msgspec.Struct, frozen=True, kw_only=True):
-    """How an image of any size becomes rows: resized in about its ratio to whole blocks of patches."""
-
-    min_pixels: int  # of the resized image
-    max_pixels: int
-    resample: int  # Pillow's number of the filter
-    patch: int  # its side
-    merge: int  # the side of a block of patches, which becomes one row of a text
-    side: int  # of the network's square table of positions
-
-    @property
-    def row_width(self) -> int:
-        """The numbers of a patch, 0 to 255: by channel, and in each from the upper left."""
-        return 3 * self.patch**2
-
-    @property
-    def rows(self) -> int:
-        """The most of an image."""
-        return self.max_pixels // self.patch**2
 
 
 class ImageText(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,7 +354,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     image_text: ImageText | None = None  # with `images`: those vectors are rows of texts; None: vectors of their own
     template: InputTemplate | None = None  # None: an input is its prompt and itself
     coordinates: int | None = None  # columns of PackedTexts.coordinates; None: none
-    processor: ImageProcessor | FreeProcessor | None = None  # of a network of images; None: it reads texts
+    processor: ImageProcessor | None = None  # of a network of images; None: it reads texts
     filling: tuple[int, int] | None = None  # fills every text, unmasked: a token and a length (SigLIP); None: none
     names_kinds: bool = False  # "query" and "document" are prompt names even without such prompts: the two differ
     # scores

@@ -14,18 +14,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
+from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from vectord.checkpoints.spec import FreeProcessor, ImageProcessor
-from vectord.errors import InvalidField
+from vectord.checkpoints.spec import ImageProcessor
+from vectord.errors import InvalidField, ModelCannot, installing
 from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextOptions
 from vectord.text.pdf import page_image
 from vectord.text.pdf_process import DPI
+from vectord.text.planes import free_size, patch_coordinates
 from vectord.text.sequence import Encoder, ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
@@ -51,8 +52,25 @@ class ImageViews(msgspec.Struct, frozen=True, eq=False):
     """The views of one image: its tiles, from the upper left, and the whole image."""
 
     views: Sequence[View]
+    side: int  # of a block of patches in a view, in pixels
     lines: int = 0  # of tiles
     columns: int = 0
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The lines and columns of blocks in each view."""
+        height, width, _ = self.views[0].pixels.shape
+        return height // self.side, width // self.side
+
+    @property
+    def boxes(self) -> Float32:
+        """(n, 4) for each block of each view: left, top, right and bottom, in fractions of the image."""
+        high, wide = self.blocks
+        y, x = np.divmod(np.arange(high * wide), wide)
+        blocks = np.stack([x / wide, y / high, (x + 1) / wide, (y + 1) / high], axis=1)
+        tiles = [self.columns, self.lines] * 2
+        boxes = [(blocks + [view.column - 1, view.row - 1] * 2) / tiles if view.row else blocks for view in self.views]
+        return np.concatenate(boxes).astype(np.float32)
 
 
 class Grid(msgspec.Struct, frozen=True, eq=False):
@@ -62,6 +80,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
     type_ids: Int32 | None  # (n,)
     order: Int32 | None  # of the patches: block by block, so that a block's are adjacent; None: line by line
     blocks: Int32 | None  # (m, 2) the first and last + 1 rows of each block; None: rows are not merged
+    coordinates: Int32 | None = None  # (n, 8) see compute/networks/planes.py
 
 
 class ImageEncoder:
@@ -76,20 +95,24 @@ class ImageEncoder:
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The rows of each image, in order. Raises InvalidField for an image that is too large or not readable."""
         indexes = range(len(request.inputs)) if part is None else part
-        return Texts.join([self._read(request.inputs[index], index) for index in indexes])
+        return Texts.join([self.read_image(request.inputs[index], index)[1] for index in indexes])
 
-    def _read(self, media: object, index: int) -> Texts:
+    def read_image(self, media: object, index: int) -> tuple[ImageViews, Texts]:
+        """The views of an image and their sequences; with `merge`, each has a span for each block of patches.
+
+        Raises as `read`, and ModelCannot without Pillow.
+        """
         assert isinstance(media, Media), "a text is read by the network of texts"
+        if find_spec("PIL") is None:
+            template = "{field} has an image, which this model reads with Pillow, and that is missing here: {command}"
+            raise ModelCannot(template, index=index, command=installing("images"))
         image, facts = decoded(media, index)
-        return self.sequences(media, views_of(image, self._processor), facts, index)
-
-    def sequences(self, media: Media, image: ImageViews, facts: ImageFacts, index: int) -> Texts:
-        """The sequences of an image's views; with `merge`, each has a span for each block of patches."""
-        digest = digest_of(media)
-        return Texts.join([self._sequence(view, digest, facts, index) for view in image.views])
+        found, digest = views_of(image, self._processor), digest_of(media)
+        return found, Texts.join([self._sequence(view, digest, facts, index) for view in found.views])
 
     def _sequence(self, view: View, digest: bytes, facts: ImageFacts, index: int) -> Texts:
-        processor, grid = self._processor, _grid(self._processor, *self.lines_and_columns(view))
+        processor = self._processor
+        grid = _grid(processor, *(side // processor.patch for side in view.pixels.shape[:2]))
         features, rows = patches_of(view.pixels, processor.patch), len(grid.ids)
         if grid.order is not None:
             features = features[grid.order]
@@ -102,28 +125,14 @@ class ImageEncoder:
             spans=grid.blocks,
             pooled=None if grid.blocks is None else np.array([len(grid.blocks)], np.int32),
             features=features,
+            coordinates=grid.coordinates,
             digests=[digest],
             lengths=[TextLength(rows, rows, images=(facts,), image_tokens=rows)],
             indexes=[index],
         )
 
-    def lines_and_columns(self, view: View, merge: int = 1) -> tuple[int, int]:
-        """Of patches, or of blocks of `merge` by `merge`."""
-        side = self._processor.patch * merge
-        return view.pixels.shape[0] // side, view.pixels.shape[1] // side
 
-    def boxes(self, image: ImageViews) -> Float32:
-        """(n, 4) for each block of each view: left, top, right and bottom, in fractions of the image."""
-        each = []
-        for view in image.views:
-            high, wide = self.lines_and_columns(view, self._processor.merge or 1)
-            y, x = np.divmod(np.arange(high * wide), wide)
-            blocks = np.stack([x / wide, y / high, (x + 1) / wide, (y + 1) / high], axis=1)
-            each.append(_in_image(blocks, view, image))
-        return np.concatenate(each).astype(np.float32)
-
-
-@lru_cache(256)
+@lru_cache(64)  # of up to 10,000 rows
 def _grid(processor: ImageProcessor, lines: int, columns: int) -> Grid:
     """The rows of a view with so many patches."""
     places, merge, order, blocks = np.arange(lines * columns, dtype=np.int32), processor.merge, None, None
@@ -131,24 +140,17 @@ def _grid(processor: ImageProcessor, lines: int, columns: int) -> Grid:
         places = order = places.reshape(lines // merge, merge, columns // merge, merge).swapaxes(1, 2).ravel()
         starts = np.arange(0, len(places), merge**2, dtype=np.int32)
         blocks = np.stack([starts, starts + merge**2], axis=1)
+    y, x = np.divmod(places, np.int32(columns))
+    if processor.free is not None:
+        return Grid(x, y, order, blocks, patch_coordinates(y, x, processor.free.side))
     if processor.most_patches is not None:
-        y, x = np.divmod(places, np.int32(columns))
-        if (
-            merge is None
-        ):  # the place of the i-th of n is n * (n - 1) / 2 + i: see ScaledGrid in networks/transformer.py
+        if merge is None:  # the place of the i-th of n is n * (n - 1) / 2 + i: see ScaledGrid in networks/planes.py
             y, x = y + np.int32(lines * (lines - 1) // 2), x + np.int32(columns * (columns - 1) // 2)
         return Grid(y, x, order, blocks)
     if merge is not None:
         return Grid(places, None, order, blocks)
     kind = np.full(len(places), PATCH_ID if processor.class_token else CLASS_ID, np.int32)
     return Grid(np.concatenate([[np.int32(CLASS_ID)], kind]) if processor.class_token else kind, None, None, None)
-
-
-def _in_image(boxes: npt.NDArray[np.float64], view: View, image: ImageViews) -> npt.NDArray[np.float64]:
-    """Boxes (n, 4) in fractions of a view, in fractions of its image."""
-    if not view.row:
-        return boxes
-    return (boxes + [view.column - 1, view.row - 1] * 2) / ([image.columns, image.lines] * 2)
 
 
 def digest_of(media: Media) -> bytes:
@@ -207,9 +209,9 @@ def _check_sides(image: Image, index: int | None) -> None:
 
 def views_of(image: Image, processor: ImageProcessor) -> ImageViews:
     """The image as its network sees it."""
-    tiling = processor.tiling
+    tiling, block = processor.tiling, processor.patch * (processor.merge or 1)
     if tiling is None:
-        return ImageViews([View(resized(image, processor))])
+        return ImageViews([View(resized(image, processor))], block)
     # The image is resized twice, as the processor does it: to its longest edge, then to whole tiles.
     size, side = (image.width, image.height), tiling.side
     image = image.resize(_scaled(size, tiling.longest_edge, even=True), processor.resample)
@@ -217,14 +219,14 @@ def views_of(image: Image, processor: ImageProcessor) -> ImageViews:
     whole = View(np.asarray(image.resize((side, side), processor.resample)))
     columns, lines = image.width // side, image.height // side
     if columns == lines == 1:
-        return ImageViews([View(np.asarray(image))])
+        return ImageViews([View(np.asarray(image))], block)
     pixels = np.asarray(image)
     tiles = [
         View(pixels[y * side :][:side, x * side :][:, :side], y + 1, x + 1)
         for y in range(lines)
         for x in range(columns)
     ]
-    return ImageViews([*tiles, whole], lines, columns)
+    return ImageViews([*tiles, whole], block, lines, columns)
 
 
 def _scaled(size: tuple[int, int], longest: int, *, even: bool = False) -> tuple[int, int]:
@@ -250,6 +252,8 @@ def _in_tiles(size: tuple[int, int], side: int) -> tuple[int, int]:
 def resized(image: Image, processor: ImageProcessor) -> Features:
     """The pixels that the network sees: (height, width, 3)."""
     width, height = image.size
+    if processor.free is not None:
+        return np.asarray(image.resize(free_size(width, height, processor), processor.resample))
     if processor.most_patches is not None:
         high, wide = fitted(height, width, processor.patch, processor.most_patches, processor.merge)
         return np.asarray(image.resize((wide, high), processor.resample))
@@ -297,7 +301,7 @@ def patches_of(pixels: Features, side: int) -> Features:
     return blocks.transpose(0, 2, 4, 1, 3).reshape(high * wide, -1)
 
 
-def sample(encoder: Encoder, processor: ImageProcessor | FreeProcessor) -> Texts:
+def sample(encoder: Encoder, processor: ImageProcessor) -> Texts:
     """A small image, or some rows of its first view, for the test of a loaded network."""
     from PIL import Image  # noqa: PLC0415 - an extra
 
@@ -305,7 +309,7 @@ def sample(encoder: Encoder, processor: ImageProcessor | FreeProcessor) -> Texts
     Image.radial_gradient("L").save(file, "PNG")
     request = ReadRequest(inputs=[Media(file.getvalue())], options=TextOptions(), truncate=True)
     texts = encoder.read(request)
-    if isinstance(processor, FreeProcessor) or processor.merge is None or texts.spans is None or texts.features is None:
+    if processor.merge is None or texts.spans is None or texts.features is None:
         return texts
     blocks = min(SAMPLE_BLOCKS, processor.rows // processor.merge**2)
     rows = blocks * processor.merge**2
@@ -316,6 +320,7 @@ def sample(encoder: Encoder, processor: ImageProcessor | FreeProcessor) -> Texts
         pooled=np.array([blocks], np.int32),
         type_ids=None if texts.type_ids is None else texts.type_ids[:rows],
         features=texts.features[:rows],
+        coordinates=None if texts.coordinates is None else texts.coordinates[:rows],
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ImageProcessor, ImageText
-from vectord.errors import ImagesTooLong, InvalidField, ModelCannot, ModelUnavailable, installing
+from vectord.errors import ImagesTooLong, InvalidField, ModelUnavailable
 from vectord.schema import Float32, ImageFacts, Input, Media, TextLength
-from vectord.text.images import ImageEncoder, ImageViews, decoded, views_of
+from vectord.text.images import ImageEncoder, ImageViews
 from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, Texts, TokenSequence
@@ -31,13 +30,6 @@ from vectord.text.truncation import Limit
 def has_image(value: object) -> bool:
     """Whether an input is an image, or has one among its parts."""
     return isinstance(value, Media) or (isinstance(value, (list, tuple)) and any(isinstance(x, Media) for x in value))
-
-
-def require_pillow(index: int) -> None:
-    """Raise ModelCannot for an input with an image if Pillow is missing."""
-    if find_spec("PIL") is None:
-        template = "{field} has an image, which this model reads with Pillow, and that is missing here: {command}"
-        raise ModelCannot(template, index=index, command=installing("images"))
 
 
 class _Item(msgspec.Struct):
@@ -71,7 +63,7 @@ class InterleavedEncoder:
             raise ModelUnavailable(f"{path}: has no token {form.token[:40]!r}, which stands for the rows of images")
         self._token: int = token
         self._row_id = token if token < plain.vocab_size else 0  # the network may have no word vector for it
-        self._plain, self._form, self._processor, self._max_tokens = plain, form, processor, max_tokens
+        self._plain, self._form, self._max_tokens = plain, form, max_tokens
         self._images = ImageEncoder(processor)
 
     def read(self, request: ReadRequest, indexes: Sequence[int], prompt: str) -> Texts:
@@ -80,7 +72,6 @@ class InterleavedEncoder:
         Raises InvalidField for an image that is not readable, ImagesTooLong for images that do not fit, and ModelCannot
         without Pillow.
         """
-        require_pillow(indexes[0])
         require_specials(request.options, "images")
         if self._form.alone:  # a kind of texts, and its prompt, are not for images
             prompt = request.options.prompt or ""
@@ -109,12 +100,11 @@ class InterleavedEncoder:
         item = _Item(prompt)
         for part in parts:
             if isinstance(part, Media):
-                pixels, facts = decoded(part, index)
-                image = views_of(pixels, self._processor)
-                item.images.append(self._images.sequences(part, image, facts, index))
-                item.boxes.append(self._images.boxes(image))
+                image, rows = self._images.read_image(part, index)
+                item.images.append(rows)
+                item.boxes.append(image.boxes)
                 refuse_more_rows(sum(map(len, item.boxes)), limit, index)
-                item.facts.append(facts)
+                item.facts += rows.lengths[0].images
                 item.add(self._words(image))
             elif isinstance(part, str):
                 source = cut_source(part, limit, index)
@@ -127,7 +117,7 @@ class InterleavedEncoder:
     def _words(self, image: ImageViews) -> str:
         """The image as words and tokens."""
         form = self._form
-        height, width = self._images.lines_and_columns(image.views[-1], self._processor.merge or 1)
+        height, width = image.blocks
         rows = form.token * height * width
         tiles = [view for view in image.views if view.row]
         words = form.view.replace("{rows}", rows)

@@ -22,13 +22,14 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from tokenizers import Encoding
 
-from vectord.checkpoints.spec import FreeProcessor, ImageText, InputTemplate
+from vectord.checkpoints.spec import ImageProcessor, ImageText, InputTemplate
 from vectord.errors import InvalidField, ModelUnavailable
 from vectord.schema import Float32, ImageFacts, Input, Int32, Media, TextLength
-from vectord.text.interleaved import kept_tokens, refuse_more_rows, require_pillow
+from vectord.text.images import ImageEncoder, ImageViews
+from vectord.text.interleaved import kept_tokens, refuse_more_rows
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.planes import PlaneEncoder, PlaneImage, text_coordinates
+from vectord.text.planes import text_coordinates
 from vectord.text.sequence import ReadRequest, Texts, TokenSequence
 from vectord.text.truncation import Limit
 
@@ -77,7 +78,7 @@ class _Reading(msgspec.Struct, frozen=True):
     words: dict[str, str]  # of places in the template that are no inputs
     own_ids: bool  # TextOptions.own_ids
     # By the id of their Media: a query's images are the same in all pairs.
-    images: dict[int, tuple[PlaneImage, Texts]] = msgspec.field(default_factory=dict)
+    images: dict[int, tuple[ImageViews, Texts]] = msgspec.field(default_factory=dict)
 
 
 class TemplateEncoder:
@@ -86,14 +87,14 @@ class TemplateEncoder:
         plain: PlainTokenizer,
         template: InputTemplate,
         image: ImageText,
-        processor: FreeProcessor,
+        processor: ImageProcessor,
         max_tokens: int,
         path: Path,
     ) -> None:
         """path: the tokenizer's, for messages. From now on `plain` reads special tokens in texts as ordinary text."""
         self._plain, self._template, self._max_tokens, self._path = plain, template, max_tokens, path
         self.reads_pairs = "{query}" in template.text
-        self._images = PlaneEncoder(processor)
+        self._images = ImageEncoder(processor)
         before, after = image.view.split("{rows}")
         self._around = [self._id(before)], [self._id(after)]
         self._row = self._id(image.token)
@@ -152,18 +153,16 @@ class TemplateEncoder:
             value = self._plain.text_of(ids, limit, item.index)
         for part in [value] if isinstance(value, str | Media) else value:
             if isinstance(part, Media):
-                require_pillow(item.index)
                 if id(part) not in known:
-                    image = self._images.view_of(part, item.index)
-                    known[id(part)] = image, self._images.sequence(part, image, item.index)
+                    known[id(part)] = self._images.read_image(part, item.index)
                 image, rows = known[id(part)]
                 item.images.append(rows)
                 item.blocks.append(image.blocks)
                 item.boxes.append(image.boxes)
                 refuse_more_rows(sum(map(len, item.boxes)), limit, item.index)
-                item.facts.append(image.facts)
+                item.facts += rows.lengths[0].images
                 item.add_ids(self._around[0], owner)
-                item.add_ids([self._row] * len(image.boxes), owner, is_image=True)
+                item.add_ids([self._row] * len(item.boxes[-1]), owner, is_image=True)
                 item.add_ids(self._around[1], owner)
             else:
                 source = cut_source(str(part), limit, item.index)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tokenizers import Encoding
 
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.spec import FreeProcessor, ImageProcessor, ModelSpec
+from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
@@ -86,7 +86,7 @@ class TextEncoder:
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
             processor = None if spec.images is None else spec.images.processor
-            if spec.image_text is not None and isinstance(processor, ImageProcessor):
+            if spec.image_text is not None and spec.template is None and processor is not None:
                 self._interleaved = InterleavedEncoder(self._plain, spec.image_text, processor, self.max_tokens, path)
             # Last: from here on special tokens inside texts are ordinary text.
             if spec.listwise is not None:
@@ -95,7 +95,7 @@ class TextEncoder:
                 self._yes_no = YesNoEncoder(
                     self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
                 )
-            if spec.template is not None and spec.image_text is not None and isinstance(processor, FreeProcessor):
+            if spec.template is not None and spec.image_text is not None and processor is not None:
                 self._template = TemplateEncoder(
                     self._plain, spec.template, spec.image_text, processor, self.max_tokens, path
                 )

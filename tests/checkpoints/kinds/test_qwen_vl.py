@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.checkpoints.reading import refusal, spec_of
-from tests.qwen_vl import LIMITS, write_qwen3_vl
+from tests.qwen_vl import PROCESSOR, write_qwen3_vl
 
 RERANKER = "Qwen/Qwen3-VL-Reranker-2B"
 
@@ -34,7 +34,7 @@ def test_an_embedder_needs_no_pooling_folder(folder: Path) -> None:
     spec = spec_of(folder, name="Qwen/Qwen3-VL-Embedding-2B")
     assert (spec.pooling, spec.dimensions, spec.matryoshka) == ("last", 32, tuple(range(64, 2049)))
     assert spec.template is not None and spec.template.prompt == "Represent the user's input."
-    assert spec.images is not None and spec.images.processor == LIMITS
+    assert spec.images is not None and spec.images.processor == PROCESSOR
 
 
 def test_a_reranker_is_known_by_its_name(folder: Path) -> None:
@@ -66,4 +66,4 @@ def test_the_processors_own_limits_have_no_effect(folder: Path) -> None:
     """The models' scripts do not read them."""
     change(folder / "preprocessor_config.json", size={"shortest_edge": 1, "longest_edge": 2**20})
     images = spec_of(folder).images
-    assert images is not None and images.processor == LIMITS
+    assert images is not None and images.processor == PROCESSOR

@@ -18,7 +18,7 @@ from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
 from vectord.checkpoints.kinds.scores import find_template
 from vectord.checkpoints.kinds.towers import TOWERS, Limit, Triple, image_settings
-from vectord.checkpoints.spec import FreeProcessor, ImageText, InputTemplate, ModelSpec, YesNo
+from vectord.checkpoints.spec import FreeSize, ImageProcessor, ImageText, InputTemplate, ModelSpec, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ModelUnavailable
 
@@ -151,21 +151,24 @@ def _images(folder: ModelFolder, spec: ModelSpec, config: Settings) -> ModelSpec
         pooling="attention",
         dimensions=(1 + len(taps)) * config.whole("out_hidden_size", most=WIDTH_LIMIT),
         processor=processor,
-        coordinates=10,
+        coordinates=8,
     )
 
 
-def _read_processor(folder: ModelFolder, config: Settings) -> tuple[Settings, FreeProcessor]:
+def _read_processor(folder: ModelFolder, config: Settings) -> tuple[Settings, ImageProcessor]:
     settings = image_settings(folder, "Qwen2VL")
     names = ("patch_size", "spatial_merge_size", "temporal_patch_size")
     patch, merge, frames = (config.whole(name, most=256) for name in names)
     for key, own, default in (("patch_size", patch, 14), ("merge_size", merge, 2), ("temporal_patch_size", frames, 2)):
         settings.one_of(key, (own,), default)
-    return settings, FreeProcessor(
-        min_pixels=MIN_BLOCKS * BLOCK**2,
-        max_pixels=MAX_BLOCKS * BLOCK**2,
+    return settings, ImageProcessor(
         resample=settings.whole("resample", 3, least=0, most=5),
         patch=patch,
+        class_token=False,
         merge=merge,
-        side=isqrt(config.whole("num_position_embeddings", most=2**20)),
+        free=FreeSize(
+            min_pixels=MIN_BLOCKS * BLOCK**2,
+            max_pixels=MAX_BLOCKS * BLOCK**2,
+            side=isqrt(config.whole("num_position_embeddings", most=2**20)),
+        ),
     )

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.transformer import Patches, ScaledGrid, Transformer, TransformerWeights
+from vectord.compute.networks.planes import ScaledGrid
+from vectord.compute.networks.transformer import Patches, Transformer, TransformerWeights
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 

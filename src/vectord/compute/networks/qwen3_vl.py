@@ -131,7 +131,11 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
     return Transformer(
         replace(spec, output_size=(1 + len(taps)) * width),
         TransformerWeights(
-            words=weights.constant("words", np.zeros((1, width))),
+            words=Plane(
+                table=weights.tensor(POSITIONS, positions, width),
+                numbers=weights.constant("numbers", numbers.astype(np.float32)),
+                inverses=weights.constant("inverses", 1 / np.maximum(numbers, 1)),
+            ),
             patches=Patches(
                 scale=weights.constant("scale", config["rescale_factor"] / deviations),
                 shift=weights.constant("shift", -means / deviations),
@@ -139,11 +143,6 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
                     weights.constant("patches", patches.reshape(width, -1)),
                     weights.tensor("patch_embed.proj.bias", width),
                 ),
-            ),
-            plane=Plane(
-                table=weights.tensor(POSITIONS, positions, width),
-                numbers=weights.constant("numbers", numbers.astype(np.float32)),
-                inverses=weights.constant("inverses", 1 / np.maximum(numbers, 1)),
             ),
             layers=tuple(encoder.read_layer(spec, weights, NAMES, i, rotary=rotary) for i in range(spec.layers)),
             taps=taps,
@@ -153,19 +152,15 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
 
 
 def _image_rotary(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> CosSin[T]:
-    """The first half of the pairs turns by the row of a patch, the second by its column, with the same frequencies."""
+    """The first half of the pairs turns by the row of a patch, its type_ids, the second by its column, its ids."""
     section, quarter = facts.section(config, "rope_parameters"), spec.head_size // 4
     facts.require(section, "rope_type", "axial")
     if spec.head_size % 4:
         raise ModelUnavailable(f"config.json: heads are {spec.head_size} wide, which is not a multiple of 4")
     frequencies = facts.number(section, "rope_theta", 10_000.0) ** -(np.arange(quarter) / quarter)
-    angles = np.tile(np.arange(MAX_SIDE)[:, None] * frequencies, 2)  # (MAX_SIDE, head_size / 2)
-    rows = (np.arange(2 * quarter) < quarter)[None].astype(np.float64)
-    return CosSin(
-        weights.constant("rotary.cos", np.cos(angles)),
-        weights.constant("rotary.sin", np.sin(angles)),
-        axes=(weights.constant("rotary.rows", rows), weights.constant("rotary.columns", 1 - rows)),
-    )
+    angles = np.arange(MAX_SIDE)[:, None] * frequencies  # (MAX_SIDE, head_size / 4)
+    cos, sin = (weights.constant(f"rotary.{turn.__name__}", turn(angles)) for turn in (np.cos, np.sin))
+    return CosSin(cos, sin, in_plane=True)
 
 
 def _taps(config: Mapping[str, Any]) -> tuple[int, ...]:

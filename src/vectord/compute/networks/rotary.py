@@ -95,8 +95,8 @@ class CosSin(msgspec.Struct, Generic[T], frozen=True):
     cos: T  # (P, head_size / 2)
     sin: T
     long: LongTables[T] | None = None  # None: texts of any length have the same
-    # Of images: half of the pairs turn by the column (type_ids), the others by the line (ids); the tables have the
-    # numbers of one half. False: all turn by the position.
+    # Of images: the first half of the pairs turns by type_ids, the second by ids; the tables have the numbers of one
+    # half. False: all turn by the position.
     in_plane: bool = False
     # (1, head_size / 2) each: 1 for pairs that turn by the position plus the i-th coordinate; (): by the position alone
     axes: tuple[T, ...] = ()

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from vectord.compute.networks import clip, encoder, facts
 from vectord.compute.networks.heads import Head
-from vectord.compute.networks.transformer import ScaledGrid, Transformer
+from vectord.compute.networks.planes import ScaledGrid
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import AttentionSpec, Ops, T, Tokens
 from vectord.errors import ModelUnavailable

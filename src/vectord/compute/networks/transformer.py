@@ -16,7 +16,7 @@ from typing import Generic
 import msgspec
 
 from vectord.compute.networks.adapters import LowRank
-from vectord.compute.networks.planes import Plane
+from vectord.compute.networks.planes import Plane, ScaledGrid
 from vectord.compute.networks.rotary import CosSin, cos_sin_of
 from vectord.compute.networks.weights import Linear, Norm
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
@@ -143,13 +143,13 @@ class TransformerLayer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    words: T | ScaledGrid[T]  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
+    # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike. Of images also their positions
+    words: T | Plane[T] | ScaledGrid[T]
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
     types_change: T | None = None  # (adapters + 1, H) what each adapter adds to the only row of `types`
     patches: Patches[T] | None = None  # None: features are rows of type 1, in place of words
-    plane: Plane[T] | None = None  # of a network of images of any size
     added_features: int = 0  # after so many of the first layers, the next H columns of the features are added
     taps: tuple[int, ...] = ()  # layers whose results are further columns of the last one
     norm: Norm[T] | None = None  # of their sum
@@ -170,24 +170,6 @@ class Patches(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     shift: T  # (1, W)
     linear: Linear[T]  # (H, W)
     mask: T | None = None  # (vocab_size, 1) 1 for ids of rows with features, 0 for others; None: all rows have some
-
-
-class ScaledGrid(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A square of positions, scaled to each image. ids and type_ids are a patch's places in its column and its line.
-
-    A position is the mean of all those of the square, weighted by line and by column. Source: Siglip2VisionEmbeddings.
-    """
-
-    shares: T  # (V, G) of each line or column of the square, by place
-    lines: T  # (G * G, G) repeats each number G times
-    columns: T  # (G * G, G) repeats all numbers G times
-    table: T  # (H, G * G)
-
-    def of(self, ops: Ops[T], tokens: Tokens[T]) -> T:
-        """(T, H)"""
-        lines = ops.product(ops.embed(self.shares, tokens.ids), self.lines)
-        columns = ops.product(ops.embed(self.shares, tokens.type_ids), self.columns)
-        return ops.product(ops.multiply(lines, columns), self.table)
 
 
 class LayerInputs(msgspec.Struct, Generic[T], frozen=True):
@@ -256,7 +238,7 @@ class Transformer(Generic[T]):
     def _embed(self, batch: LayerInputs[T]) -> T:
         ops, weights, tokens = self._ops, self._weights, batch.tokens
         words = weights.words
-        x = words.of(ops, tokens) if isinstance(words, ScaledGrid) else ops.embed(words, tokens.ids)
+        x = words.of(ops, tokens) if isinstance(words, Plane | ScaledGrid) else ops.embed(words, tokens.ids)
         if weights.words_change is not None and batch.gates:
             x = self._changed(x, ops.embed(weights.words_change.down, tokens.ids), weights.words_change, batch)
         x = x if self._spec.word_scale == 1.0 else ops.scale(x, self._spec.word_scale)
@@ -276,8 +258,6 @@ class Transformer(Generic[T]):
         elif tokens.features is not None:
             own = self._features(tokens.features, 0) if weights.added_features else tokens.features
             x = ops.place(x, own, tokens.type_ids)
-        if weights.plane is not None:
-            x = ops.add(x, weights.plane.of(ops, tokens))
         x = self._norm(x, weights.norm)
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)

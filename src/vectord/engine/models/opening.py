@@ -32,7 +32,7 @@ from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.lock import LockedModel, check_folder, read_lock
 from vectord.checkpoints.quantized import expand, read_quantization
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, FreeProcessor, Located, ModelSpec, RequestedModel
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.config import Config, DeviceConfig, ModelConfig
@@ -196,14 +196,9 @@ def _load(spec: ModelSpec, backend: str, options: Sequence[BackendOptions]) -> t
             wait([loading], HEAD_START_S)
             # Here these imports do not delay the start.
             from vectord.text.images import ImageEncoder  # noqa: PLC0415
-            from vectord.text.planes import PlaneEncoder  # noqa: PLC0415
             from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415
 
-            encoder: Encoder
-            if isinstance(spec.processor, FreeProcessor):
-                encoder = PlaneEncoder(spec.processor)
-            else:
-                encoder = TextEncoder(spec) if spec.processor is None else ImageEncoder(spec.processor)
+            encoder = TextEncoder(spec) if spec.processor is None else ImageEncoder(spec.processor)
             loading.result()
         needs_pairs = spec.reranks and spec.yes_no is None and spec.listwise is None
         if needs_pairs and isinstance(encoder, TextEncoder) and not encoder.reads_pairs:
