@@ -10,6 +10,7 @@ import json
 import mmap
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -59,6 +60,10 @@ class Settings(Mapping[str, Any]):
             return default if value is None else msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             raise ModelUnavailable(f"{self.path}: {key} {repr(value)[:80]} is not supported: {error}") from None
+
+    def section(self, key: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+        """Return the object at `key`, with the default of each entry that it lacks."""
+        return Settings(self.path, {**defaults, **self.value(key, dict[str, Any], {})}, self.allowed)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return the boolean at `key`, or `default` without one."""

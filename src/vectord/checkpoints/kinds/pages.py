@@ -23,10 +23,11 @@ from vectord.checkpoints.kinds.towers import (
     SIGLIP_IMAGES,
     SIGLIP_PIXELS,
     Limit,
-    Triple,
     image_settings,
+    pixel_settings,
     read_layer,
     read_shape,
+    refuse_unused,
 )
 from vectord.checkpoints.spec import Colbert, ImageProcessor, ImageText, ModelSpec, Pooling, PromptText, Tiling
 from vectord.errors import ConfigError, ModelUnavailable
@@ -122,7 +123,7 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
         raise ConfigError(f"pooling {pooling}: {folder.root} has a vector for each token")
     pages, config = PAGES[folder.model_type], folder.config
     config.one_of("auto_map", (None,))
-    whole = Settings(config.path, config.value("vlm_config", dict[str, Any], {}), folder.allowed)
+    whole = config.section("vlm_config")
     given = whole.value("text_config", dict[str, Any], {})
     # Gemma's texts attend to all of it, as its images do: the processor marks no part of them as a suffix.
     causal = {"is_causal": False, "use_bidirectional_attention": None} if pages.text_type == "gemma" else {}
@@ -199,8 +200,7 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
     section = {
         **SIGLIP_IMAGES,
         **whole.value("vision_config", dict[str, Any], {}),
-        **{key: settings.value(key, Triple, SIGLIP_PIXELS[key]) for key in ("image_mean", "image_std")},
-        "rescale_factor": settings.value("rescale_factor", float, 1 / 255),
+        **pixel_settings(settings, SIGLIP_PIXELS),
         "model_type": "siglip_vision_model",
         "max_position_embeddings": positions,
         "vocab_size": positions,
@@ -208,14 +208,7 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
         "merge_size": merge,
         "projection_dim": width,
     }
-    unused = "crop_size data_format do_convert_rgb do_pad image_seq_length return_row_col_info"
-    refuse_unread(
-        settings,
-        {
-            **harmless("images are always converted to RGB, and have no padding", unused),
-            **harmless("names", "image_processor_type processor_class return_tensors"),
-        },
-    )
+    refuse_unused(settings, "crop_size return_row_col_info")
     return replace(
         spec,
         config=Settings(folder.config.path, section, folder.allowed),

@@ -8,7 +8,6 @@ preprocessor_config.json have no effect.
 from __future__ import annotations
 
 from math import isqrt
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
 from vectord.checkpoints.kinds.scores import find_template
-from vectord.checkpoints.kinds.towers import TOWERS, Limit, Triple, image_settings
+from vectord.checkpoints.kinds.towers import TOWERS, Limit, image_settings, pixel_settings, refuse_unused
 from vectord.checkpoints.spec import FreeSize, ImageProcessor, ImageText, InputTemplate, ModelSpec, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ModelUnavailable
@@ -67,10 +66,8 @@ def add_networks(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     if folder.modules:
         raise ModelUnavailable(f"{folder.root / 'modules.json'}: not supported for model_type {QWEN_VL}")
     config, judge = folder.config, find_template(folder)
-    texts = Settings(config.path, {**_TEXT_DEFAULTS, **config.value("text_config", dict[str, Any], {})}, folder.allowed)
-    images = Settings(
-        config.path, {**_IMAGE_DEFAULTS, **config.value("vision_config", dict[str, Any], {})}, folder.allowed
-    )
+    texts = config.section("text_config", _TEXT_DEFAULTS)
+    images = config.section("vision_config", _IMAGE_DEFAULTS)
     width = texts.whole("hidden_size", most=WIDTH_LIMIT)
     if images.whole("out_hidden_size", most=WIDTH_LIMIT) != width:
         raise ModelUnavailable(f"{config.path}: out_hidden_size of vision_config must be hidden_size of text_config")
@@ -119,25 +116,12 @@ def _images(folder: ModelFolder, spec: ModelSpec, config: Settings) -> ModelSpec
     taps: list[int] = config.value("deepstack_visual_indexes", list[int])
     section = {
         **config.fields,
-        **{
-            key: settings.value(key, Triple, TOWERS["clip"].processor_defaults[key])
-            for key in ("image_mean", "image_std")
-        },
-        "rescale_factor": settings.value("rescale_factor", float, 1 / 255),
+        **pixel_settings(settings, TOWERS["clip"].processor_defaults),
         "model_type": _IMAGES,
         "max_position_embeddings": processor.rows,
         "vocab_size": 1,
     }
-    unused = "min_pixels max_pixels size"
-    others = "data_format default_to_square device disable_grouping do_convert_rgb input_data_format do_pad"
-    refuse_unread(
-        settings,
-        {
-            **harmless("the limits are those of the models' own script", unused),
-            **harmless("images are always converted to RGB, and have no padding", others),
-            **harmless("names", "image_processor_type processor_class return_tensors"),
-        },
-    )
+    refuse_unused(settings, "min_pixels max_pixels size")  # the models' own script has other limits
     return replace(
         spec,
         config=Settings(config.path, section, folder.allowed),

@@ -36,6 +36,13 @@ _POSITIONS = "embeddings.position_embedding.weight"
 # The table that scales positions has as many rows as lines of up to so many patches have patches together.
 _PATCHES_LIMIT = 1024
 _TEXTS, _IMAGES = "text_model", "vision_model"
+_UNUSED = {  # keys of the settings of images
+    **harmless(
+        "images are always converted to RGB, and have no padding",
+        "data_format default_to_square device disable_grouping do_convert_rgb do_pad input_data_format",
+    ),
+    **harmless("names, and the number of rows", "image_processor_type image_seq_length processor_class return_tensors"),
+}
 
 
 class Towers(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +146,9 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
 
 def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dimensions: int) -> ModelSpec:
     towers = TOWERS[folder.model_type]
-    settings, processor = _read_processor(folder, towers)
+    settings = image_settings(folder, towers.processor)
+    processor, pixels = _steps(settings, towers), pixel_settings(settings, towers.processor_defaults)
+    refuse_unused(settings, "crop_size size")  # where images are not cut, or have patches of one size
     _, (positions, width) = read_shape(spec, f"{_IMAGES}.{_POSITIONS}", 2)
     words = 2
     if processor.most_patches is not None:
@@ -157,14 +166,11 @@ def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dim
     found = modules[-1].out_features if modules else width
     if found != dimensions:
         raise ModelUnavailable(f"{spec.folder}: vectors of images have {found} numbers, those of texts {dimensions}")
-    pixels = {key: settings.value(key, Triple, towers.processor_defaults[key]) for key in ("image_mean", "image_std")}
-    scale = settings.value("rescale_factor", float, 1 / 255)
     return replace(
         spec,
         config={
             **config,
             **pixels,
-            "rescale_factor": scale,
             "model_type": f"{folder.model_type}_vision_model",
             "max_position_embeddings": positions,
             "vocab_size": words,
@@ -214,7 +220,7 @@ def image_settings(folder: ModelFolder, processor: str, *, normalizes: bool = Tr
         settings = read_settings(path, allowed=folder.allowed)
     else:  # transformers 5 writes one file for all inputs
         whole = read_settings(folder.tokenizer / "processor_config.json", allowed=folder.allowed)
-        settings = Settings(whole.path, whole.value("image_processor", dict[str, Any], {}), folder.allowed)
+        settings = whole.section("image_processor")
     suffixes = ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")
     for key in ("image_processor_type", "feature_extractor_type"):
         settings.one_of(key, (None, *(processor + suffix for suffix in suffixes)))
@@ -223,25 +229,19 @@ def image_settings(folder: ModelFolder, processor: str, *, normalizes: bool = Tr
     return settings
 
 
-def _read_processor(folder: ModelFolder, towers: Towers) -> tuple[Settings, ImageProcessor]:
-    """The settings of images, and the steps that they describe; the patch is still 1."""
-    settings = image_settings(folder, towers.processor)
-    processor = _steps(settings, towers)
-    unused = "data_format default_to_square device disable_grouping do_convert_rgb input_data_format do_pad"
-    refuse_unread(
-        settings,
-        {
-            **harmless("images are always converted to RGB, and have one size, or patches", unused),
-            **harmless("where they are not cut, or have patches of one size", "crop_size size"),
-            **harmless("names", "processor_class return_tensors image_seq_length"),
-            **harmless("the network's constants", "image_mean image_std rescale_factor"),
-        },
-    )
-    return settings, processor
+def pixel_settings(settings: Settings, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how pixels become the numbers of a network, as entries of its config."""
+    pixels = {key: settings.value(key, Triple, defaults[key]) for key in ("image_mean", "image_std")}
+    return {**pixels, "rescale_factor": settings.value("rescale_factor", float, 1 / 255)}
+
+
+def refuse_unused(settings: Settings, unused: str) -> None:
+    """Raise ModelUnavailable for a setting of images that no code has read. unused: further keys without effect."""
+    refuse_unread(settings, {**_UNUSED, **harmless("the network decides", unused)})
 
 
 def _steps(settings: Settings, towers: Towers) -> ImageProcessor:
-    """How images are resized and cut."""
+    """How images are resized and cut; the patch may still be 1."""
     defaults, has_class = towers.processor_defaults, towers.image_layer is not None
     resample = settings.whole("resample", defaults.get("resample", 3), least=0, most=5)
     if "max_num_patches" in defaults:

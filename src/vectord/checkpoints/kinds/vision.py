@@ -10,11 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
-from vectord.checkpoints.kinds.towers import Triple, image_settings
+from vectord.checkpoints.kinds.towers import image_settings, pixel_settings, refuse_unused
 from vectord.checkpoints.spec import ImageProcessor, ImageText, ModelSpec
 from vectord.errors import ModelUnavailable
 
@@ -30,6 +29,7 @@ _DEFAULTS = {
     "rms_norm_eps": 1e-6,
 }
 _TOKENS = {"image_token_id": 258_880, "boi_token_id": 255_999, "eoi_token_id": 258_882}
+_UNCHANGED = {"image_mean": (0.0, 0.0, 0.0), "image_std": (1.0, 1.0, 1.0)}
 _TOKENS_LIMIT = 1120  # of an image, as in Gemma4ImageProcessor
 
 
@@ -66,29 +66,21 @@ def _images(folder: ModelFolder, spec: ModelSpec, section: dict[str, Any]) -> Mo
         merge=merge,
         most_patches=settings.whole("max_soft_tokens", 280, most=_TOKENS_LIMIT) * merge**2,
     )
-    texts = Settings(folder.config.path, folder.config.value("text_config", dict[str, Any], {}), folder.allowed)
-    width = texts.whole("hidden_size", 512, most=WIDTH_LIMIT)
-    mean, std = (settings.value(f"image_{key}", Triple, (number,) * 3) for key, number in (("mean", 0.0), ("std", 1.0)))
+    width = folder.config.section("text_config").whole("hidden_size", 512, most=WIDTH_LIMIT)
+    pixels = pixel_settings(settings, _UNCHANGED)
+    if not normalizes:
+        pixels |= _UNCHANGED
     config = {
         **_DEFAULTS,
         **section,
-        "image_mean": mean if normalizes else (0.0, 0.0, 0.0),
-        "image_std": std if normalizes else (1.0, 1.0, 1.0),
-        "rescale_factor": settings.value("rescale_factor", float, 1 / 255),
+        **pixels,
         "model_type": "gemma4_vision",
         "max_position_embeddings": processor.rows,
         "vocab_size": section.get("position_embedding_size", 10 * 1024),
         "patch_size": processor.patch,
         "text_size": width,
     }
-    unused = "crop_size data_format device do_convert_rgb do_pad image_seq_length input_data_format size"
-    refuse_unread(
-        settings,
-        {
-            **harmless("images are always converted to RGB, keep their ratio, and have no padding", unused),
-            **harmless("names", "image_processor_type processor_class return_tensors"),
-        },
-    )
+    refuse_unused(settings, "crop_size size")
     return replace(
         spec,
         config=Settings(folder.config.path, config, folder.allowed),
