@@ -35,7 +35,7 @@ from vectord.engine.operations.task import (
 )
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, InputTooLong, Unavailable, Untokenizable, VectordError
-from vectord.schema import Caller, TextLength, TextOptions, Usage
+from vectord.schema import Caller, Media, TextLength, TextOptions, Usage
 from vectord.text.sequence import ReadRequest, Texts
 from vectord.text.truncation import PIECE_CHARACTERS
 
@@ -219,6 +219,13 @@ async def test_longer_texts_are_tokenized_on_a_thread(pool, inputs):
     encoder = ByteEncoder()
     await encode(pool, encoder, inputs)
     assert threading.current_thread().name not in encoder.threads
+
+
+async def test_images_among_texts_are_read_on_a_thread(pool):
+    """In items of their own and in items with texts: decoding one takes up to a second."""
+    for item in (Media(b""), ["a", Media(b"")]):
+        (thread,) = await pool.spread([item], lambda part: threading.current_thread())
+        assert thread is not threading.current_thread()
 
 
 async def test_an_error_has_the_index_in_the_whole_request(pool):

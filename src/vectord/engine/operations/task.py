@@ -363,7 +363,8 @@ def _cost(one: TextOrPair) -> int:
         return INPUT_CHARACTERS + len(one)
     if isinstance(one, Media):  # it takes some ms to decode: a part of its own
         return PART_CHARACTERS
-    pieces = sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
+    few = [piece for piece in one[:MAX_PIECES] if not isinstance(piece, int)]
+    pieces = sum(PART_CHARACTERS if isinstance(piece, Media) else len(piece) for piece in few)
     return INPUT_CHARACTERS + ID_CHARACTERS * len(one) + pieces
 
 
