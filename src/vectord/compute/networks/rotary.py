@@ -230,7 +230,7 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
 
 def _turned(ops: Ops[T], table: T, axes: Sequence[T], tokens: Tokens[T]) -> T:
     """(T, head_size / 2) the rows of a table by several positions."""
-    parts = zip(tokens.coordinates, axes, strict=False)
+    parts = zip(tokens.coordinates, axes, strict=True)
     return reduce(ops.add, [ops.multiply(ops.embed(table, ops.add(tokens.positions, at)), axis) for at, axis in parts])
 
 
