@@ -277,10 +277,9 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     merge: int | None = None  # the side of a block of patches that becomes one row of a text; None: images stay alone
     tiling: Tiling | None = None  # None: an image is one view, all of it
     # An image keeps its ratio and has at most so many patches: in whole blocks, each patch with its line and column; or
-    # without `merge`, as NaFlex, with its places in lines and columns of any length. None: `resize` and `crop`, or
-    # `free`, which needs `merge`.
+    # without `merge`, as NaFlex, with its places in lines and columns of any length. None: `free`, or the fixed sizes.
     most_patches: int | None = None
-    free: FreeSize | None = None
+    free: FreeSize | None = None  # needs `merge`
 
     @property
     def row_width(self) -> int:

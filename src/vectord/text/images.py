@@ -141,7 +141,7 @@ def _grid(processor: ImageProcessor, lines: int, columns: int) -> Grid:
         starts = np.arange(0, len(places), merge**2, dtype=np.int32)
         blocks = np.stack([starts, starts + merge**2], axis=1)
     y, x = np.divmod(places, np.int32(columns))
-    if processor.free is not None:
+    if processor.free is not None:  # the first half of a head turns by type_ids, which is the line in these networks
         return Grid(x, y, order, blocks, patch_coordinates(y, x, processor.free.side))
     if processor.most_patches is not None:
         if merge is None:  # the place of the i-th of n is n * (n - 1) / 2 + i: see ScaledGrid in networks/planes.py

@@ -15,8 +15,8 @@ from vectord.compute.ops.base import Ops, T, Tokens
 class Plane(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A square table of positions. A row gets the mean of four of them, weighted by its distance to each (bilinear).
 
-    By the coordinates: the four rows of the table (upper left, upper right, lower left, lower right),
-    then the distances to the upper ones and to the left ones, each as the numerator and denominator of a fraction.
+    The coordinates are those four rows (upper left, upper right, lower left, lower right), then the distances to the
+    upper ones and to the left ones, each as the numerator and denominator of a fraction.
     """
 
     table: T  # (side ** 2, H)
