@@ -123,13 +123,15 @@ URLS = [
     "http://",
     "http://a:b@images.example/",
     "http://images.example:99999/",
+    "http://xn--a/",
+    "http://images.example/\ud800",
     "a" * 9000,
 ]
 
 
 @pytest.mark.parametrize("url", URLS, ids=lambda url: url[:20])
 async def test_other_urls_are_refused(url: str) -> None:
-    """Other schemes, a user's name, no host, no URL."""
+    """Other schemes, a user's name, no host, a name that cannot be decoded, no URL."""
     with pytest.raises(InvalidField, match="must be an http or https URL"):
         await fetch(fetcher(Names()), url)
 

@@ -74,13 +74,14 @@ class Fetcher:
     def _checked(self, url: str) -> httpx.URL:
         try:
             target = httpx.URL(url if len(url) <= MAX_URL_CHARACTERS else "")
-        except httpx.InvalidURL:
-            target = httpx.URL()
+            name = target.host.lower().rstrip(".")
+        except (httpx.InvalidURL, UnicodeError):  # UnicodeError: half a character, or a name that IDNA does not decode
+            target, name = httpx.URL(), ""
         has_place = bool(target.raw_host) and (target.port is None or 0 < target.port < 2**16)
         if target.scheme not in ("http", "https") or not has_place or target.userinfo:
             template = "{field} must be an http or https URL without a user's name, of at most {limit} characters."
             raise InvalidField(template, limit=MAX_URL_CHARACTERS)
-        if "*" not in self._hosts and _name_of(target) not in self._hosts:
+        if "*" not in self._hosts and name not in self._hosts:
             raise InvalidField("{field} has a URL of a host from which this server fetches nothing.")
         return target
 
@@ -116,7 +117,3 @@ class Fetcher:
         if not addresses or not all(map(self._is_allowed, addresses)):
             raise InvalidField("{field} has a URL whose host has no address, or one that is not public.")
         return addresses[0]
-
-
-def _name_of(url: httpx.URL) -> str:
-    return url.host.lower().rstrip(".")
