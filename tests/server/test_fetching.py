@@ -154,6 +154,7 @@ async def test_redirects_stay_at_their_host() -> None:
         return answer(b"", "302 Found", f"Location: {location}")
 
     answers = {"/a": to("/b"), "/b": answer(b"file"), "/away": to("http://other.example/b"), "/round": to("/round")}
+    answers["/odd"] = to("http://xn--a/")
     async with hosting(answers) as host:
         url = f"http://{NAME}:{host.port}"
         names = Names()
@@ -163,6 +164,8 @@ async def test_redirects_stay_at_their_host() -> None:
             await fetch(fetcher(Names(), "*"), f"{url}/away")
         with pytest.raises(InvalidField, match="more than 3 redirects"):
             await fetch(fetcher(Names()), f"{url}/round")
+        with pytest.raises(InvalidField, match="sent no complete answer"):
+            await fetch(fetcher(Names()), f"{url}/odd")
         host.heads.clear()
         with pytest.raises(InvalidField, match="not public"):
             await fetch(fetcher(Names((("127.0.0.1",), ("10.0.0.1",)))), f"{url}/a")

@@ -105,7 +105,7 @@ class Fetcher:
                     take(len(piece))
                     pieces.append(piece)
                 return b"".join(pieces)
-        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as problem:  # UnicodeError: of a redirect, as above
             raise InvalidField("{field} has a URL whose host sent no complete answer.") from problem
 
     async def _address(self, host: str, port: int) -> str:
