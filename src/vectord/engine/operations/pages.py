@@ -43,7 +43,7 @@ async def _split(request: EmbedRequest, task: Task) -> tuple[EmbedRequest, Seque
         found: Sequence[Input] = [one]
         if isinstance(one, Media) and one.has_pages:
             try:
-                found = await task.pool.pages.run(PART_CHARACTERS, partial(pages_of, one, index))
+                found = await task.pool.images.run(PART_CHARACTERS, partial(pages_of, one, index))
             except InvalidRequest:
                 if not request.partial:
                     raise

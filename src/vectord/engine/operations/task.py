@@ -23,7 +23,7 @@ from vectord.engine.models.registry import UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
-from vectord.schema import PDF, AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, Timings, Usage
+from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, Timings, Usage
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
@@ -151,10 +151,12 @@ class Task(msgspec.Struct):
             return encoded
 
         others = set(map(type, inputs)) - {str, tuple}
-        has_pdf = Media in others and any(isinstance(one, Media) and one.type == PDF for one in inputs)
-        has_images = bool(others) or once >= PART_CHARACTERS  # an image as the query costs as much
-        pool = self.pool.pages if has_pdf else self.pool
-        encoded = await pool.spread(inputs, encode_part if has_images else encode, once=once, each=each)
+        # An image as the query costs as much as a part.
+        has_images = once >= PART_CHARACTERS or (bool(others) and any(map(_has_image, inputs)))
+        if has_images:
+            encoded = await self.pool.images.spread(inputs, encode_part, once=once, each=each)
+        else:
+            encoded = await self.pool.spread(inputs, encode, once=once, each=each)
         self.tokenized_s += time.perf_counter() - began_s
         return encoded
 
@@ -285,14 +287,14 @@ class EncoderPool:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="vectord-tokenize")
 
     @cached_property
-    def pages(self) -> EncoderPool:
-        """Threads that wait for pages of PDFs, some of which take seconds: texts do not wait for them."""
+    def images(self) -> EncoderPool:
+        """Threads that decode images and wait for pages of PDFs, which may take seconds: texts do not wait for them."""
         return EncoderPool(self.workers)
 
     def close(self) -> None:
         """Callers that wait for a thread get Unavailable."""
-        if "pages" in vars(self):
-            self.pages.close()
+        if "images" in vars(self):
+            self.images.close()
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -337,6 +339,12 @@ class EncoderPool:
                     raise result
                 encoded.append(result)
         return encoded
+
+
+def _has_image(one: TextOrPair) -> bool:
+    if isinstance(one, str | Media):
+        return isinstance(one, Media)
+    return not (one and isinstance(one[0], int)) and any(isinstance(piece, Media) for piece in one)
 
 
 def _pixels_bytes(encoded: object) -> int:
