@@ -39,6 +39,8 @@ from vectord.schema import Caller, Media, TextLength, TextOptions, Usage
 from vectord.text.sequence import ReadRequest, Texts
 from vectord.text.truncation import PIECE_CHARACTERS
 
+IMAGE = Media(b"")
+
 
 async def give(value: int) -> int:
     await asyncio.sleep(0)
@@ -341,3 +343,17 @@ async def test_the_tokens_of_a_text_of_any_length_are_counted(make: Callable[[],
         with pytest.raises(Untokenizable) as caught:
             await task.whole_lengths(runner, [texts[0], texts[1][:-1] + "\ud800"], lengths)
     assert caught.value.index == 1
+
+
+async def test_texts_do_not_wait_for_images() -> None:
+    """Nor for images among the parts of an input."""
+    free, text = threading.Event(), "a" * PART_CHARACTERS
+    with closing(EncoderPool(1)) as pool:
+        task = Task(Caller(), pool, cast("UseModel", None), 10)
+        held = [
+            asyncio.ensure_future(task.encode_parts([one], lambda _: free.wait(9))) for one in (IMAGE, [text, IMAGE])
+        ]
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(task.encode_parts([text], lambda _: "read"), 5) == ["read"]
+        free.set()
+        assert await asyncio.gather(*held) == [[True], [True]]
