@@ -29,7 +29,7 @@ import vectord
 from vectord.client import BadRequest, FingerprintChanged, ServerFailed, Span
 from vectord.client.calls import BULK_REQUESTS
 from vectord.client.reading import LEAST_WIDTH
-from vectord.schema import ChunkOptions, EmbedRequest, RerankRequest, TextOptions
+from vectord.schema import ChunkOptions, EmbedRequest, Media, RerankRequest, TextOptions
 
 TEXTS = st.lists(st.text(max_size=9), min_size=1, max_size=25)
 SPLITS = st.fixed_dictionaries(
@@ -155,6 +155,13 @@ def test_an_option_of_none_is_left_to_the_server(call):
     server = FakeServer()
     call(server, "embed", ["a"], model=None, kind=None, truncate=None, dimensions=None, expect_fingerprint=None)
     assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a"])
+
+
+def test_a_list_of_texts_and_images_is_one_input() -> None:
+    server, file = FakeServer(), b"an image"
+    assert len(call_sync(server, "embed", ["a", ["b", file, "c"], file])) == 3
+    image = Media(file)
+    assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a", ["b", image, "c"], image])
 
 
 def test_rerank_sends_all_its_options(call):

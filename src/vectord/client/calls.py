@@ -101,7 +101,7 @@ class Calls:
 
     def embed(
         self,
-        texts: Item | Iterable[Item],
+        texts: Item | Iterable[Item | list[Item]],
         *,
         dtype: Dtype = "float32",
         progress: bool | None = None,
@@ -110,7 +110,7 @@ class Calls:
         """The dense vectors: (N, D) of `dtype`, or (D,) for a single text; (0, 0) without texts.
 
         texts: for a model that reads images, also those: paths, or the bytes of files. A PDF has a row for each of its
-        pages; a single one always gives a matrix.
+        pages; a single one always gives a matrix. A list of texts and images among them has one row.
 
         dtype: float32; float16, rounded by this client; int8 and ubinary as docs/api.md defines them. ubinary gives
         (N, D / 8) uint8, one bit for each number.
@@ -142,7 +142,7 @@ class Calls:
 
     def embed_all(
         self,
-        texts: Item | Iterable[Item],
+        texts: Item | Iterable[Item | list[Item]],
         *,
         outputs: Collection[VectorKind] = ("dense", "sparse", "colbert"),
         colbert: known.ColbertOptions | None = None,

@@ -129,7 +129,12 @@ def split(
 
 
 def item_size(item: object, index: int) -> int:
-    """The number of characters of a text; of an image or a PDF, what lets a request have 16 of them or 8 MB."""
+    """The number of characters of a text; of an image or a PDF, what lets a request have 16 of them or 8 MB.
+
+    Of a list of texts and images, the sum.
+    """
+    if isinstance(item, list):
+        return sum(item_size(part, index) for part in item)
     if isinstance(item, bytes | Path):
         return FILE_CHARACTERS + (len(item) if isinstance(item, bytes) else item.stat().st_size) // 80
     return text_size(item, index)
@@ -188,6 +193,8 @@ def request_headers() -> dict[str, str]:
 
 def _sent(item: object) -> object:
     """As the server reads it: an image or a PDF in an object."""
+    if isinstance(item, list):
+        return [_sent(part) for part in item]
     if not isinstance(item, bytes | Path):
         return item
     data = item if isinstance(item, bytes) else item.read_bytes()
