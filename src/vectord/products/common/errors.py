@@ -138,8 +138,7 @@ TEI_ERROR_TYPES: Mapping[type[VectordError], str] = {
 
 def message_with_ways_out(error: VectordError) -> str:
     """For APIs that know `truncate` and refuse long texts by default: a long text is often a client's first request."""
-    is_whole = {"chunk", "images"} & error.values.keys()  # a chunk is split already, and images are not cut
-    if type(error) is not InputTooLong or error.limit is None or is_whole:
+    if type(error) is not InputTooLong or error.limit is None or "chunk" in error.values:  # a chunk is split already
         return error.message
     return (
         f'{error.message}. Send "truncate": true to cut it, or split it with /vectord/documents; the option '
