@@ -38,6 +38,8 @@ def found(**changes: Any) -> run.Found:
         "8 outstanding": [{"tokens": 720, "elapsed_s": 1.0}, {"tokens": 100, "elapsed_s": 1.0}],
         **{f"forward 12 after {rest_ms} ms": [{"p50_ms": 1.0, "p99_ms": 2.0}] for rest_ms in run.RESTS_MS},
         **{f"forward 61 after {rest_ms} ms": [{"p50_ms": 2.0, "p99_ms": 3.0}] for rest_ms in run.RESTS_MS},
+        "embedder 12": [{"p50_ms": 1.9, "p99_ms": 3.0}],
+        "embedder 61": [{"p50_ms": 2.9, "p99_ms": 4.0}],
         "alone 12": [a_round(10, [9.0] * 3), a_round(10, [1.5] * 3)],
         "alone 61": [a_round(10, [2.5] * 3)],
     }

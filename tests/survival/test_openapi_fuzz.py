@@ -86,6 +86,8 @@ def test_every_example_has_a_documented_response(operations: list[APIOperation])
             case.validate_response(answer, checks=CHECKS)
 
         for operation in operations:
+            if operation.path.endswith("/embeddings_image"):
+                continue  # the model of this test reads texts only
             for example in operation.get_strategies_from_examples():
                 check(example, 1, ask)
                 shown += 1
