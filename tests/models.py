@@ -15,6 +15,7 @@ import numpy as np
 from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
 from vectord.compute.backends.base import TokenBatch
 from vectord.compute.ops.base import PackedTexts
+from vectord.text.sequence import Texts
 
 WIDTH = 32
 MAX_TOKENS = 512
@@ -127,6 +128,21 @@ def read_minilm_spec() -> ModelSpec:
 def batch_of(*texts: Sequence[int], outputs: Collection[Output] = ("dense",), alone: bool = False) -> TokenBatch:
     """Texts of token ids as one packed batch."""
     return TokenBatch(texts=pack_texts(*texts), outputs=frozenset(outputs), alone=alone)
+
+
+def packed_texts(texts: Texts) -> PackedTexts:
+    """The texts of an encoder as one batch."""
+    spans = texts.spans
+    if spans is not None:
+        spans = spans + np.repeat(texts.cu_seqlens[:-1], texts.all_pooled)[:, None]
+    return PackedTexts(
+        ids=texts.ids,
+        type_ids=texts.all_type_ids,
+        cu_seqlens=texts.cu_seqlens,
+        spans=spans,
+        features=texts.features,
+        coordinates=texts.coordinates,
+    )
 
 
 def pack_texts(*texts: Sequence[int], **options: Any) -> PackedTexts:

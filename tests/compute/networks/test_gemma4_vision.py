@@ -13,14 +13,13 @@ import pytest
 from tests.checkpoints.reading import refusal, spec_of
 from tests.compute.networks.case import randomize
 from tests.compute.networks.tiny_decoders import CONFIGS
-from tests.models import write_bert
+from tests.models import packed_texts, write_bert
 from tests.towers import image_of, media_of
 
 from vectord import Embedder
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.networks.network import Network
-from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.schema import TextOptions
 from vectord.text.images import ImageEncoder
@@ -152,15 +151,9 @@ def test_rows_of_images_equal_its_own_class(tmp_path: Path, facts: dict[str, Any
     folder = write(tmp_path, **facts)
     spec, shown = images_of(folder), [image_of(*size, seed=seed) for seed, size in enumerate(SIZES)]
     texts = read(spec, *shown)
-    starts = np.repeat(texts.cu_seqlens[:-1], texts.all_pooled)[:, None]
-    packed = PackedTexts(
-        ids=texts.ids,
-        type_ids=texts.all_type_ids,
-        cu_seqlens=texts.cu_seqlens,
-        spans=texts.all_spans + starts,
-        features=texts.features,
-    )
-    found = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())(pack(packed), {"dense"})["dense"]
+    found = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())(pack(packed_texts(texts)), {"dense"})[
+        "dense"
+    ]
     want = np.concatenate([reference_rows(folder, image) for image in shown])
     assert np.abs(want).max() > 0.5
     np.testing.assert_allclose(found, want, atol=1e-5)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
 from tests.compute.networks.test_towers import load
+from tests.models import packed_texts
 from tests.pages import QUERIES, Reference, page_images, write_pages
 from tests.towers import media_of
 
@@ -20,7 +21,7 @@ from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.schema import Input, TextOptions
-from vectord.text.sequence import ReadRequest, Texts
+from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder
 
 Forward = Callable[[PackedTexts], np.ndarray]
@@ -56,29 +57,16 @@ def exact(spec: ModelSpec, kind: str) -> Forward:
     return lambda texts: network(pack(texts), {kind})[kind]  # type: ignore[arg-type, index]
 
 
-def packed(texts: Texts) -> PackedTexts:
-    spans = None
-    if texts.spans is not None:
-        spans = texts.spans + np.repeat(texts.cu_seqlens[:-1], texts.all_pooled)[:, None]
-    return PackedTexts(
-        ids=texts.ids,
-        type_ids=texts.all_type_ids,
-        cu_seqlens=texts.cu_seqlens,
-        spans=spans,
-        features=texts.features,
-    )
-
-
 def rows_of(folder: Path, inputs: Sequence[Input], of_images: Forward, of_texts: Forward) -> list[np.ndarray]:
     """The rows of each input, all in one batch; strings are queries."""
     request = ReadRequest(inputs=inputs, options=TextOptions(kind="query"), truncate=True)
     texts = TextEncoder(spec_of(folder)).read(request)
     if texts.images is not None:
-        rows = of_images(packed(texts.images))
+        rows = of_images(packed_texts(texts.images))
         features = np.zeros((len(texts.ids), rows.shape[1]), np.float32)
         features[texts.all_type_ids == 1] = rows
         texts = replace(texts, features=features)
-    return np.split(of_texts(packed(texts)), texts.cu_seqlens[1:-1])
+    return np.split(of_texts(packed_texts(texts)), texts.cu_seqlens[1:-1])
 
 
 def test_vectors_equal_its_own_class(folder: Path, reference: Reference) -> None:
@@ -108,7 +96,7 @@ def test_a_text_alone_is_computed_as_without_images(folder: Path, name: str) -> 
     """Bit by bit, by the same network of a model that has none for images."""
     spec = spec_of(folder)
     request = ReadRequest(inputs=QUERIES, options=TextOptions(kind="query"), truncate=True)
-    batch = TokenBatch(texts=packed(TextEncoder(spec).read(request)), outputs=frozenset({"colbert"}))
+    batch = TokenBatch(texts=packed_texts(TextEncoder(spec).read(request)), outputs=frozenset({"colbert"}))
     found = []
     for own in (spec, replace(spec, images=None, image_text=None)):
         loaded = load(name, own, "float32")

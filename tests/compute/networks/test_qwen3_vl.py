@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
+from tests.models import packed_texts
 from tests.qwen_vl import Reference, embedder_text, shown, write_qwen3_vl
 from tests.towers import media_of
 
@@ -19,7 +20,6 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Backend, BackendOptions, TokenBatch
 from vectord.compute.networks.network import Network
-from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.schema import Float32, TextOptions
 from vectord.text.sequence import ReadRequest, Texts
@@ -55,20 +55,6 @@ def run(spec: ModelSpec, texts: Texts, backend: Backend | None = None, output: O
         network = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())
         return network(pack(packed), {output})[output]
     return backend.forward(TokenBatch(texts=packed, outputs=frozenset({output})), 0)[output]
-
-
-def packed_texts(texts: Texts) -> PackedTexts:
-    spans = texts.spans
-    if spans is not None:
-        spans = spans + np.repeat(texts.cu_seqlens[:-1], texts.all_pooled)[:, None]
-    return PackedTexts(
-        ids=texts.ids,
-        type_ids=texts.all_type_ids,
-        cu_seqlens=texts.cu_seqlens,
-        spans=spans,
-        features=texts.features,
-        coordinates=texts.coordinates,
-    )
 
 
 def read(spec: ModelSpec, inputs: Sequence[Sequence[Any]], **options: Any) -> Texts:

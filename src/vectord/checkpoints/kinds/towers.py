@@ -58,6 +58,20 @@ class Towers(msgspec.Struct, frozen=True, kw_only=True):
     processor_defaults: Mapping[str, Any]
 
 
+_SIGLIP_TOWERS = Towers(
+    text_defaults=_SIGLIP,
+    image_defaults=SIGLIP_IMAGES,
+    text_layer="text_model.head",
+    bias=True,
+    image_layer=None,
+    fills_texts=True,
+    processor="Siglip",
+    processor_defaults={
+        "size": {"height": 224, "width": 224},
+        "do_center_crop": False,
+        **SIGLIP_PIXELS,
+    },
+)
 TOWERS: Mapping[str, Towers] = {
     "clip": Towers(
         text_defaults={**_CLIP, "num_attention_heads": 8, "hidden_size": 512, "intermediate_size": 2048},
@@ -74,27 +88,10 @@ TOWERS: Mapping[str, Towers] = {
             "image_std": _CLIP_STD,
         },
     ),
-    "siglip": Towers(
-        text_defaults=_SIGLIP,
-        image_defaults=SIGLIP_IMAGES,
-        text_layer="text_model.head",
-        bias=True,
-        image_layer=None,
-        fills_texts=True,
-        processor="Siglip",
-        processor_defaults={
-            "size": {"height": 224, "width": 224},
-            "do_center_crop": False,
-            **SIGLIP_PIXELS,
-        },
-    ),
-    "siglip2": Towers(  # NaFlex; SigLIP 2 with images of one size is a siglip
-        text_defaults=_SIGLIP,
-        image_defaults=SIGLIP_IMAGES,
-        text_layer="text_model.head",
-        bias=True,
-        image_layer=None,
-        fills_texts=True,
+    "siglip": _SIGLIP_TOWERS,
+    # NaFlex; SigLIP 2 with images of one size is a siglip.
+    "siglip2": replace(
+        _SIGLIP_TOWERS,
         processor="Siglip2",
         processor_defaults={**SIGLIP_PIXELS, "resample": 2, "patch_size": 16, "max_num_patches": 256},
     ),
