@@ -8,14 +8,13 @@ A large frame is read from the kernel directly into the memory of its arrays, an
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias, cast
 
-from vectord.cluster.remote.codec import ALIGNMENT, BadFrame, Buffer
+from vectord.cluster.remote.codec import ALIGNMENT, Buffer
 
 HEAD = struct.Struct("<BQIQ")
 MAX_FRAME_BYTES = 2**30
@@ -32,17 +31,19 @@ class FrameKind(IntEnum):
     STATE = 5  # the EngineState, every HEARTBEAT_S
 
 
-_log = logging.getLogger("vectord.cluster.remote")
+class FrameTooLarge(Exception):
+    """The content has more than MAX_FRAME_BYTES."""
+
 
 OnFrame: TypeAlias = Callable[[FrameKind, int, memoryview, memoryview], None]
 
 
 def frame(kind: FrameKind, number: int, content: Sequence[Buffer]) -> list[Buffer]:
-    """The pieces of one frame. content: from codec.encode_*. Raises BadFrame above MAX_FRAME_BYTES."""
+    """The pieces of one frame. content: from codec.encode_*. Raises FrameTooLarge."""
     packed, *arrays = content
     arrays_bytes = sum(len(buffer) for buffer in arrays)
     if len(packed) + arrays_bytes > MAX_FRAME_BYTES:
-        raise BadFrame(f"a frame of {len(packed) + arrays_bytes} bytes; the limit is {MAX_FRAME_BYTES}")
+        raise FrameTooLarge
     head = HEAD.pack(kind, number, len(packed), arrays_bytes)
     if arrays_bytes == 0:
         return [head + packed]
@@ -55,7 +56,7 @@ def do_nothing() -> None:
 
 
 class FrameConnection(asyncio.BufferedProtocol):
-    """One connection. on_frame: called with kind, id, packed and arrays; if it raises BadFrame, the connection ends.
+    """One connection. on_frame: called with kind, id, packed and arrays; if it raises, the connection ends.
 
     packed is valid only during that call; arrays stay valid. on_lost: called once, at the end.
     on_writable: called when a paused writer may continue.
@@ -80,7 +81,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._filled = 0  # bytes in the buffer that is read into
 
     def send(self, kind: FrameKind, number: int, content: Sequence[Buffer]) -> None:
-        """Does nothing after the end of the connection. Raises BadFrame for a frame that is too large."""
+        """Does nothing after the end of the connection. Raises FrameTooLarge."""
         pieces = frame(kind, number, content)
         if (transport := self._open_transport) is not None:
             transport.writelines(pieces)
@@ -120,15 +121,11 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        try:
-            if self._large is None:
-                self._take_frames()
-            elif self._filled == len(self._large):
-                body, self._large, self._filled = self._large, None, 0
-                self._deliver(self._head, memoryview(body))
-        except BadFrame as problem:
-            _log.warning("closing a connection between processes after an invalid frame: %s", problem)
-            self.abort()
+        if self._large is None:
+            self._take_frames()
+        elif self._filled == len(self._large):
+            body, self._large, self._filled = self._large, None, 0
+            self._deliver(self._head, memoryview(body))
 
     def _take_frames(self) -> None:
         """Deliver every complete frame of the buffer. The start of a large frame moves to a buffer of its own."""
@@ -188,15 +185,8 @@ class FrameHeader(NamedTuple):
 
 
 def read_head(view: memoryview, at: int) -> FrameHeader:
-    """Raises BadFrame for an unknown kind and for a frame that is too large."""
-    code, *rest = HEAD.unpack_from(view, at)
-    try:
-        head = FrameHeader(FrameKind(code), *rest)
-    except ValueError:
-        raise BadFrame(f"unknown kind of frame: {code}") from None
-    if head.packed_bytes + head.arrays_bytes > MAX_FRAME_BYTES:
-        raise BadFrame(f"a frame of more than {MAX_FRAME_BYTES} bytes")
-    return head
+    kind, *rest = HEAD.unpack_from(view, at)
+    return FrameHeader(FrameKind(kind), *rest)
 
 
 def read_exactly(handle: int, size_bytes: int) -> bytes:

@@ -18,16 +18,22 @@ from typing import Any, cast
 
 from vectord.cluster.remote.codec import (
     HEARTBEAT_S,
-    BadFrame,
     EngineState,
     Report,
     decode_result,
     decode_value,
     encode_call,
 )
-from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, FrameKind, read_exactly, read_head
+from vectord.cluster.remote.frames import (
+    HEAD,
+    MAX_FRAME_BYTES,
+    FrameConnection,
+    FrameKind,
+    FrameTooLarge,
+    read_exactly,
+    read_head,
+)
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
-from vectord.housekeeping import Housekeeping
 from vectord.schema import Result
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
@@ -57,7 +63,6 @@ class Link:
         self._on_connect: list[Callable[[], None]] = []
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._housekeeping = Housekeeping("sending reports to the engine's process")
 
     @property
     def is_up(self) -> bool:
@@ -100,7 +105,7 @@ class Link:
         self._last_number = number = self._last_number + 1
         try:
             self._connection.send(FrameKind.CALL, number, content)
-        except BadFrame:
+        except FrameTooLarge:
             raise PayloadTooLarge("The request has more than {limit} bytes.", limit=MAX_FRAME_BYTES) from None
         replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._pending[number] = replied, reply
@@ -122,11 +127,9 @@ class Link:
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._reports and self._connection is not None:
-            content = self._housekeeping.run(encode_call, "observe", list(self._reports))
+            self._last_number += 1
+            self._connection.send(FrameKind.CALL, self._last_number, encode_call("observe", list(self._reports)))
             self._reports.clear()
-            if content is not None:
-                self._last_number += 1
-                self._connection.send(FrameKind.CALL, self._last_number, content)
 
     async def _stay_connected(self) -> None:
         retry_s = FIRST_RETRY_S
@@ -166,21 +169,16 @@ class Link:
                     for callback in self._on_connect:
                         callback()
             case FrameKind.REPLY | FrameKind.ERROR:
-                replied, reply = self._pending.pop(number, (None, None))
+                replied, reply = self._pending.get(number, (None, None))
                 if replied is None or replied.done():  # a call that was cancelled, or a report
                     return
-                try:
-                    if kind is FrameKind.ERROR:
-                        replied.set_exception(decode_value(VectordError, packed, arrays))
-                    elif reply is Result:
-                        replied.set_result(decode_result(packed, arrays))
-                    else:
-                        replied.set_result(decode_value(reply, packed, arrays))
-                except BadFrame:  # ends the connection; this call is no longer among the pending ones
-                    replied.set_exception(Unavailable(NO_ENGINE))
-                    raise
-            case _:
-                raise BadFrame(f"{kind.name} is a frame of front-ends")
+                if kind is FrameKind.ERROR:
+                    replied.set_exception(decode_value(VectordError, packed, arrays))
+                elif reply is Result:
+                    replied.set_result(decode_result(packed, arrays))
+                else:
+                    replied.set_result(decode_value(reply, packed, arrays))
+                del self._pending[number]
 
     async def _watch(self) -> None:
         """Counts its own iterations, so that a pause of this process does not count as one of the engine."""

@@ -20,7 +20,6 @@ from vectord.budget import Budget
 from vectord.cluster.remote.codec import (
     ANSWER,
     HEARTBEAT_S,
-    BadFrame,
     Buffer,
     EngineState,
     Report,
@@ -28,10 +27,9 @@ from vectord.cluster.remote.codec import (
     encode_result,
     encode_value,
 )
-from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind
+from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind, FrameTooLarge
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
-from vectord.housekeeping import Housekeeping
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import FigurePart, Metrics
@@ -130,7 +128,6 @@ class _FrontEndConnection:
         }
         if metrics is not None:  # otherwise no front-end asks for them
             self._methods |= {"exposition": metrics.exposition, "figures": self._figures}
-        self._housekeeping = Housekeeping("a report of a front-end")
 
     async def finish(self) -> None:
         if self._tasks:
@@ -141,8 +138,6 @@ class _FrontEndConnection:
         match kind:
             case FrameKind.CALL:
                 method, arguments = decode_call(packed, arrays)
-                if number in self._tasks:
-                    raise BadFrame("an id is in use")
                 n_bytes = len(packed) + len(arrays)
                 self._calls.add(n_bytes)
                 work = self._answer(number, self._methods[method], arguments)
@@ -152,14 +147,12 @@ class _FrontEndConnection:
             case FrameKind.CANCEL:
                 if number in self._tasks:
                     self._tasks[number].cancel()
-            case _:
-                raise BadFrame(f"{kind.name} is a frame of the engine")
 
     def _lost(self) -> None:
         for task in self._tasks.values():
             task.cancel()
-        self._record(ConnectionsCounted(0, 0, {}))
         self._server.disconnected(self)
+        self._record(ConnectionsCounted(0, 0, {}))
 
     def _record(self, report: Report) -> None:
         metrics = self._server.metrics
@@ -167,7 +160,7 @@ class _FrontEndConnection:
             return
         if isinstance(report, ConnectionsCounted):
             report = msgspec.structs.replace(report, process=id(self))
-        self._housekeeping.run(metrics.observe, report)
+        metrics.observe(report)
 
     async def _observe(self, reports: Sequence[Report]) -> None:
         for report in reports:
@@ -201,7 +194,7 @@ class _FrontEndConnection:
             if isinstance(error, InferenceFailed):  # the front-end does not have its cause
                 log_failure(error, request_id=caller.request_id, method="", route=caller.route)
             self._fail(number, error, caller)
-        except BadFrame:
+        except FrameTooLarge:
             too_large = PayloadTooLarge("The answer has more than {limit} bytes; request less.", limit=MAX_FRAME_BYTES)
             self._fail(number, too_large, caller)
         except Exception as cause:
