@@ -1,18 +1,8 @@
 """The headers and the size of a result, which do not depend on the transport: gRPC sends the headers as metadata.
 
-They are the same for every product:
-
-    x-vectord-tokens-seen       tokens of all inputs together
-    x-vectord-tokens-kept       tokens after truncation, which the model processed
-    x-vectord-truncated         number of truncated inputs
-    x-vectord-truncated-inputs  their indexes from 0, comma separated, the first 100; absent if there are none
-    x-vectord-foreign-ids       likewise of inputs of token ids that are not the model's, see TextLength.foreign
-    x-vectord-fingerprint       the vector space; vectors of different spaces cannot be compared
-    x-vectord-score-kind        logit, probability, cosine, maxsim, dot or weighted
-    x-vectord-query-truncated   "true" if a rerank query was truncated; absent otherwise
-    server-timing               milliseconds per step: `parse` (body to request), `tokenize`, `queue` (until the first
-                                forward pass), `inference` (from there to the end of the last one), `render` (result
-                                to body)
+They are the same for every product: MEANINGS, and server-timing, the milliseconds of each step: `parse` (body to
+request), `tokenize`, `queue` (until the first forward pass), `inference` (from there to the end of the last one),
+`render` (result to body). A header that says nothing about a result is absent.
 
 If several models read the same inputs, each with its own tokenizer, tokens are summed over the models, and an input
 counts as truncated if any model truncated it.
@@ -20,7 +10,7 @@ counts as truncated if any model truncated it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchResult
@@ -49,6 +39,16 @@ QUERY_TRUNCATED = "x-vectord-query-truncated"
 SERVER_TIMING = "server-timing"
 
 MAX_INDICES = 100  # about 700 bytes; proxies commonly refuse responses with more than 4 kB of headers
+MEANINGS: Mapping[str, str] = {
+    TOKENS_SEEN: "Tokens of the inputs",
+    TOKENS_KEPT: "Tokens that the model read",
+    TRUNCATED: "Number of truncated inputs",
+    TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {MAX_INDICES}",
+    FOREIGN_IDS: f"Indexes of inputs with token ids that are not the model's, the first {MAX_INDICES}",
+    FINGERPRINT: "The space of the vectors",
+    SCORE_KIND: "The kind of the scores",
+    QUERY_TRUNCATED: "Whether the query was truncated",
+}
 NO_LENGTH = TextLength(0, 0)
 
 SMALL_NUMBERS = 2**14  # 180 kB of JSON; such responses are rendered at once and not counted in WriteBackpressure

@@ -24,11 +24,11 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
-from vectord.server import results
 from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
 from vectord.server.pages.examples import distinct_routes
+from vectord.server.results import MEANINGS
 
 Json = dict[str, Any]
 
@@ -37,17 +37,7 @@ _PARAMETERS: Mapping[str, Json] = {
     LANE: {"type": "string", "enum": ["interactive", "bulk"]},
     EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{FINGERPRINT_PATTERN}$"},
 }
-RESULT_HEADERS: Mapping[str, str] = {
-    REQUEST_ID: "The id of the request in the log",
-    results.TOKENS_SEEN: "Tokens of the inputs",
-    results.TOKENS_KEPT: "Tokens that the model read",
-    results.TRUNCATED: "Number of truncated inputs",
-    results.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {results.MAX_INDICES}",
-    results.FOREIGN_IDS: f"Indexes of inputs with token ids that are not the model's, the first {results.MAX_INDICES}",
-    results.FINGERPRINT: "The space of the vectors",
-    results.SCORE_KIND: "The kind of the scores",
-    results.QUERY_TRUNCATED: "Whether the query was truncated",
-}
+RESULT_HEADERS: Mapping[str, str] = {REQUEST_ID: "The id of the request in the log", **MEANINGS}
 ERROR = "What was wrong, in one sentence."
 # Before a product is selected: a missing key, a rate, a body that cannot be read.
 EARLY_ERRORS: Sequence[VectordError] = (
