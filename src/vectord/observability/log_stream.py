@@ -23,34 +23,18 @@ POLL_S = 0.01
 _log = logging.getLogger("vectord.logs")
 
 
-class LineCounter:
-    def __init__(self) -> None:
-        self._lines = 0
-        self._lock = threading.Lock()
-
-    def add_one(self) -> None:
-        with self._lock:
-            self._lines += 1
-
-    def take(self) -> int:
-        with self._lock:
-            taken, self._lines = self._lines, 0
-        return taken
-
-
-_dropped = LineCounter()
-
-
 class LogStream(io.TextIOBase):
+    lock = threading.Lock()  # of all streams
+    dropped = 0  # lines of all streams, since the last `take_dropped`
+
     def __init__(self, stream: TextIO) -> None:
         """stream: with a file descriptor. The thread starts with the first line."""
         self._fd = stream.fileno()
         self._is_terminal = stream.isatty()
         self._encoding = stream.encoding or "utf-8"
         self._lines: SimpleQueue[str] = SimpleQueue()
-        self._unwritten = 0  # lines in the queue and in the writer's hands; changed under `_lock`
+        self._unwritten = 0  # lines in the queue and in the writer's hands; changed under `lock`
         self._lost = 0  # lines dropped since the reader stopped
-        self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
 
     @property
@@ -64,10 +48,10 @@ class LogStream(io.TextIOBase):
         return self._fd
 
     def write(self, text: str) -> int:
-        with self._lock:
+        with self.lock:
             if self._unwritten >= MAX_LINES:
                 self._lost += 1
-                _dropped.add_one()
+                LogStream.dropped += 1
                 return len(text)
             self._unwritten += 1
             if self._writer is None or not self._writer.is_alive():  # not in a process that was forked
@@ -94,9 +78,10 @@ class LogStream(io.TextIOBase):
                 except BlockingIOError:  # another process has made the pipe non-blocking
                     select.select([], [self._fd], [])
                 except OSError:  # the reader has ended, or the disk is full
-                    _dropped.add_one()
+                    with self.lock:
+                        LogStream.dropped += 1
                     break
-            with self._lock:
+            with self.lock:
                 self._unwritten -= 1
                 lost = 0 if self._unwritten else self._lost
                 self._lost -= lost
@@ -122,4 +107,6 @@ def drain_logs() -> None:
 
 def take_dropped() -> int:
     """The number of lines that this process has dropped since the last call."""
-    return _dropped.take()
+    with LogStream.lock:
+        lines, LogStream.dropped = LogStream.dropped, 0
+    return lines

@@ -79,7 +79,7 @@ async def test_apps_share_their_limits(port: int, tmp_path: Path) -> None:
         replies = [await call(apps[number % 2], "POST", "/v1/embed", b'{"input": "x"}') for number in range(4)]
         assert [reply.status for reply in replies] == [200, 200, 429, 429]
         for app in apps:
-            await app.state.gate.limits.aclose()
+            await app.state.pipeline.gate.limits.aclose()
 
 
 async def test_a_cancelled_draw_does_not_affect_others(port: int, tmp_path: Path) -> None:

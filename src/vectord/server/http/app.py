@@ -111,7 +111,6 @@ def create_app(
     app = App(origins.with_cors(handler, EXPOSED_HEADERS, methods), live)
     app.state.engine = engine
     app.state.shutdown = shutdown
-    app.state.gate = gate
     app.state.pipeline = pipeline
     app.state.backpressure = backpressure
     app.state.connection_observer = None if metrics is None else metrics.observe

@@ -58,7 +58,7 @@ class Server(HttpPort):
             *configured_limits(
                 config.max_connections, config.max_connections_per_address, with_grpc=config.grpc_port is not None
             ),
-            state.gate,
+            state.pipeline.gate,
             state.connection_observer,
         )
         self.reload: Reload = state.pipeline.reload
