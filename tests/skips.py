@@ -24,7 +24,6 @@ PERMITTED: Mapping[str, str] = {
     "elsewhere 127.0.0.2 is no address of the machine": "Linux",
     "open files are listed in /proc": "Linux",
     "tokie is used on Linux only": "Linux",
-    "resident memory is read from /proc": "Linux",
     "reads /proc": "Linux",
     "a device of Linux": "Linux",
     "not glibc": "glibc",

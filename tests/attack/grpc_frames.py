@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import struct
 from collections.abc import Callable
 
@@ -93,56 +92,6 @@ def _floods(target: Target) -> dict[str, tuple[bytes, Callable[[int], bytes]]]:
             ),
         ),
     }  # fmt: skip
-
-
-def _malformed(target: Target) -> dict[str, bytes]:
-    hello = PREFACE + frame(SETTINGS)
-    opened = hello + open_calls(target, range(1, 2))
-    bomb = gzip.compress(bytes(2**26))
-    return {
-        "HTTP/1.1": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        "noise": bytes(range(256)) * 40,
-        "half a preface": PREFACE[:10],
-        "a frame of 16 MiB": hello + frame(DATA, 0, 1, length=2**24 - 1),
-        "data without a stream": hello + frame(DATA, 0, 1, b"abc"),
-        "stream 0": hello + frame(HEADERS, END_HEADERS, 0, call(target)),
-        "an even stream": hello + frame(HEADERS, END_HEADERS, 2, call(target)),
-        "broken HPACK": hello + frame(HEADERS, END_HEADERS, 1, b"\xff" * 100),
-        "a table of 4 GiB": hello + frame(HEADERS, END_HEADERS, 1, b"\x3f\xff\xff\xff\xff\x0f"),
-        "64 kB of headers": hello + frame(HEADERS, END_HEADERS, 1, call(target, padding=150)),
-        "settings of 5 bytes": hello + frame(SETTINGS, payload=b"abcde"),
-        "a window overflow": hello + frame(WINDOW_UPDATE, payload=b"\x7f\xff\xff\xff") * 3,
-        "a message of 4 GiB": opened + frame(DATA, 0, 1, message(b"abc", length=2**32 - 1)),
-        "a truncated message": opened + frame(DATA, END_STREAM, 1, message(b"abc", length=100)),
-        "compressed without a coding": opened + frame(DATA, END_STREAM, 1, message(bomb[:16000], compressed=True)),
-        "invalid protobuf": opened + frame(DATA, END_STREAM, 1, message(b"\xff" * 100)),
-        "nested groups": opened + frame(DATA, END_STREAM, 1, message(b"\x0b" * 10_000)),
-        "an unknown method": hello + frame(HEADERS, END_HEADERS | END_STREAM, 1, call(target, "/tei.v1.Embed/No")),
-    }  # fmt: skip
-
-
-async def malformed_frames(target: Target, attempt: Attempt) -> None:
-    """Frames, headers and messages that break HTTP/2's or gRPC's rules."""
-    if target.grpc_port is None:
-        attempt.skipped = "no --grpc-port"
-        return
-    cases = _malformed(target)
-    names = list(cases)
-
-    async def one(number: int) -> None:
-        name = names[attempt.tried % len(names)]
-        async with target.connection(port=target.grpc_port) as (reader, writer):
-            writer.write(cases[name])
-            try:
-                async with asyncio.timeout(0.3):
-                    while await reader.read(65_536):
-                        pass
-                attempt.saw("closed")
-            except TimeoutError:
-                attempt.saw("open")
-
-    await attempt.crowd(one, min(attempt.connections, 32))
-    await _check_call_succeeds(target, attempt)
 
 
 async def frame_floods(target: Target, attempt: Attempt) -> None:
@@ -248,4 +197,4 @@ async def _check_call_succeeds(target: Target, attempt: Attempt) -> None:
             attempt.fault(f"a valid gRPC call after the attack failed: {error.code().name}")
 
 
-ATTACKS = (malformed_frames, frame_floods, hostile_calls, silent_grpc)
+ATTACKS = (frame_floods, hostile_calls, silent_grpc)

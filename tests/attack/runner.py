@@ -5,7 +5,6 @@ before ──────┼─ the witness (witness.py), a process of its own �
              └─ the server's resident memory, every 0.2 s
 
 Before the attack, the witness sends the same probes: their times show what the machine's other load does to them.
-During it, probes of an idle server show what the attacker's own use of the cores does to them.
 """
 
 from __future__ import annotations
@@ -60,9 +59,6 @@ class Result:
 
     def probe_ms(self, percentile: float) -> float:
         return float(np.percentile(self.witnessed.probes_ms or [0.0], percentile))
-
-    def idle_ms(self, percentile: float) -> float:
-        return float(np.percentile(self.witnessed.idle_ms or [0.0], percentile))
 
     def answer_ms(self, percentile: float) -> float:
         return float(np.percentile(self.witnessed.answers_ms or [0.0], percentile))
@@ -128,7 +124,6 @@ HEADER = (
     "outcomes",
     "probe p50/p99/max ms",
     "before p50/max",
-    "idle server p50/p99",
     "answer p50/p99 ms",
     "refused",
     "memory MB",
@@ -140,7 +135,7 @@ def row(result: Result, limits: Limits) -> tuple[str, ...]:
     """One line of the table, under HEADER."""
     attempt, witnessed = result.attempt, result.witnessed
     if attempt.skipped:
-        return (result.name, "0", f"skipped: {attempt.skipped}", "", "", "", "", "", "", "-")
+        return (result.name, "0", f"skipped: {attempt.skipped}", "", "", "", "", "", "-")
     common = ", ".join(f"{name}: {count:,}" for name, count in attempt.outcomes.most_common(SHOWN_OUTCOMES))
     failures = result.failures(limits)
     return (
@@ -149,7 +144,6 @@ def row(result: Result, limits: Limits) -> tuple[str, ...]:
         common,
         "/".join(f"{result.probe_ms(percentile):.0f}" for percentile in (50, 99, 100)),
         "/".join(f"{np.percentile(result.control_ms or [0.0], percentile):.0f}" for percentile in (50, 100)),
-        "/".join(f"{result.idle_ms(percentile):.0f}" for percentile in (50, 99)),
         "/".join(f"{result.answer_ms(percentile):.0f}" for percentile in (50, 99)),
         f"{witnessed.refused}",
         "/".join(f"{size / 2**20:.0f}" for size in result.memory_bytes),

@@ -1,4 +1,4 @@
-"""Attacks on the TLS port: unfinished and broken handshakes, floods of handshakes, plain HTTP."""
+"""Attacks on the TLS port: unfinished handshakes and floods of handshakes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ import warnings
 from tests.attack.target import Attempt, Target, insecure_context
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello of 508 bytes
-GARBAGE = (
-    b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"\x16\x03\x01\xff\xff" + b"\x01" * 70_000,  # a record above the limit
-    b"\x15\x03\x01\x00\x02\x02\x28",  # an alert first
-    b"\x17\x03\x03\x00\x05hello",  # application data first
-    HELLO + b"\xff" * 508,
-    b"\x80\x2e\x01\x00\x02" + b"\0" * 60,  # SSL 2
-    b"\x16\x03\x01\x00\x00" * 200,  # empty records
-)
 
 
 async def unfinished_handshakes(target: Target, attempt: Attempt) -> None:
@@ -37,25 +28,6 @@ async def unfinished_handshakes(target: Target, attempt: Attempt) -> None:
                 attempt.saw("held")
 
     await attempt.crowd(one, 4 * attempt.connections)
-
-
-async def broken_handshakes(target: Target, attempt: Attempt) -> None:
-    """Plain HTTP, records that are too large, empty, out of order or of old versions."""
-    if not target.is_tls:
-        attempt.skipped = "no TLS"
-        return
-
-    async def one(number: int) -> None:
-        async with target.connection(tls=False) as (reader, writer):
-            writer.write(GARBAGE[attempt.tried % len(GARBAGE)])
-            writer.write_eof()
-            async with asyncio.timeout(20):
-                received = await reader.read(4096)
-            attempt.saw("alert" if received[:1] == b"\x15" else "closed" if not received else "answered")
-            if received.startswith(b"HTTP/1.1 200"):
-                attempt.fault("plain HTTP was answered on the TLS port")
-
-    await attempt.crowd(one, min(attempt.connections, 32))
 
 
 async def handshake_flood(target: Target, attempt: Attempt) -> None:
@@ -89,4 +61,4 @@ async def handshake_flood(target: Target, attempt: Attempt) -> None:
     await attempt.crowd(one, min(attempt.connections, 16))
 
 
-ATTACKS = (unfinished_handshakes, broken_handshakes, handshake_flood)
+ATTACKS = (unfinished_handshakes, handshake_flood)

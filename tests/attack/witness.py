@@ -2,7 +2,6 @@
 
     python -m tests.attack.witness URL KEY (empty: none)
 
-It probes an idle server (idle.py) as often as the attacked one: attacker, witness and server share the machine's cores.
 Prints a line when it knows the right answers, and its counts as JSON when its input closes.
 """
 
@@ -11,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 
 import httpx
@@ -32,7 +29,6 @@ ASK_EVERY_S = 0.05
 class Witnessed:
     probes_ms: list[float] = field(default_factory=list)
     probes_began_s: list[float] = field(default_factory=list)  # by the clock of all processes
-    idle_ms: list[float] = field(default_factory=list)  # of probes of the idle server, from the first to the last
     answers_ms: list[float] = field(default_factory=list)
     refused: int = 0  # 429 and 503
     wrong: int = 0
@@ -48,12 +44,11 @@ class Witnessed:
 
 
 class Witness:
-    def __init__(self, url: str, key: str, idle_port: int) -> None:
+    def __init__(self, url: str, key: str) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=PATIENCE_S, verify=False, trust_env=False
         )
-        self._idle_url = f"http://127.0.0.1:{idle_port}/"
         self._vectors: list[np.ndarray] = []
         self.found = Witnessed()
 
@@ -62,11 +57,7 @@ class Witness:
         self._vectors = [_decoded(item["embedding"]) for item in answer["data"]]
 
     async def watch(self) -> None:
-        await asyncio.gather(
-            self._repeat(self._probe, PROBE_EVERY_S),
-            self._repeat(self._probe_idle, PROBE_EVERY_S),
-            self._repeat(self._ask, ASK_EVERY_S),
-        )
+        await asyncio.gather(self._repeat(self._probe, PROBE_EVERY_S), self._repeat(self._ask, ASK_EVERY_S))
 
     async def _repeat(self, one: Callable[[int], Awaitable[None]], every_s: float) -> None:
         number = 0
@@ -88,11 +79,6 @@ class Witness:
         self.found.probes_began_s.append(begins_s)
         if status != 200:
             self.found.lost.append(f"probe: {status}")
-
-    async def _probe_idle(self, number: int) -> None:
-        began_s = time.perf_counter()
-        await self._client.get(self._idle_url, headers={"connection": "close"})
-        self.found.idle_ms.append((time.perf_counter() - began_s) * 1e3)
 
     async def _ask(self, number: int) -> None:
         began_s = time.perf_counter()
@@ -118,28 +104,15 @@ def _decoded(encoded: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(encoded), np.float32)
 
 
-@asynccontextmanager
-async def _idle_server() -> AsyncIterator[int]:
-    """Its port."""
-    command = [sys.executable, "-m", "tests.attack.idle"]
-    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        yield int(await process.stdout.readline())
-    finally:
-        await process.communicate(b"")
-
-
 async def main(url: str, key: str) -> None:
-    async with _idle_server() as idle_port:
-        witness = Witness(url, key, idle_port)
-        await witness.learn()
-        print("ready", flush=True)
-        watching = asyncio.create_task(witness.watch())
-        await asyncio.to_thread(sys.stdin.read)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        print(json.dumps(asdict(witness.found)), flush=True)
+    witness = Witness(url, key)
+    await witness.learn()
+    print("ready", flush=True)
+    watching = asyncio.create_task(witness.watch())
+    await asyncio.to_thread(sys.stdin.read)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    print(json.dumps(asdict(witness.found)), flush=True)
 
 
 if __name__ == "__main__":

@@ -46,19 +46,6 @@ def test_every_default_is_a_value_of_its_setting() -> None:
             assert setting.from_text(written) == setting.default, setting.name
 
 
-def test_every_meaning_is_one_line_with_a_full_stop() -> None:
-    """It is part of the help text."""
-    for setting in SETTINGS:
-        assert setting.meaning.endswith("."), setting.name
-        assert "\n" not in setting.meaning, setting.name
-
-
-def test_readers_belong_to_names_of_their_setting() -> None:
-    """A misspelt key of `reads` would have no effect."""
-    for setting in SETTINGS:
-        assert set(setting.reads) <= {*setting.env, *setting.flags}, setting.name
-
-
 def test_every_variable_is_an_option_too() -> None:
     """VECTORD_PORT is --port, and HF_HUB_CACHE is --hf-hub-cache."""
     for setting in SETTINGS:

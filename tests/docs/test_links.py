@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from docs.site import LINK, OUTSIDE, with_links_of_the_site
+from docs.site import LINK, OUTSIDE
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md")))
@@ -36,23 +35,3 @@ def test_a_link_names_an_existing_file_and_heading() -> None:
             if not file.exists() or (anchor and anchor not in anchors(file)):
                 broken.append(target)
         assert broken == [], page
-
-
-@pytest.mark.parametrize(
-    ("uri", "written", "made"),
-    [
-        ("tuning.md", "[safe](../SECURITY.md)", "[safe](SECURITY.md)"),
-        ("migrating/tei.md", "[safe](../../SECURITY.md#report-a-hole)", "[safe](../SECURITY.md#report-a-hole)"),
-        ("migrating/tei.md", "[all](../apis.md)", "[all](../apis.md)"),
-        ("SECURITY.md", "[watch](docs/operations.md#probes)", "[watch](operations.md#probes)"),
-        ("tuning.md", "[run](../examples/README.md)", "[run](examples.md)"),
-        ("examples.md", "[ask](../docs/api.md), [it](client.py)", "[ask](api.md), it"),
-        ("CHANGELOG.md", "[how](ARCHITECTURE.md)", "[how](ARCHITECTURE.md)"),
-        ("index.md", "![load](docs/console.png), [ask](docs/api.md)", "![load](console.png), [ask](api.md)"),
-        ("apis.md", "[test_x.py](../tests/test_x.py)", "test_x.py"),
-        ("apis.md", "[below](#below), [there](https://example.com)", "[below](#below), [there](https://example.com)"),
-    ],
-)
-def test_a_link_is_rewritten_for_the_site(uri: str, written: str, made: str) -> None:
-    """A link to a file that is not a page becomes plain text."""
-    assert with_links_of_the_site(written, uri) == made

@@ -14,7 +14,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Exemplar
 
-from vectord.observability import instruments
 from vectord.observability.instruments import BusyShare, Counter, Gauge, Histogram
 
 
@@ -84,18 +83,6 @@ def test_lines_are_those_of_the_official_library() -> None:
     ours = (counter, gauge, seconds)
     assert "".join(one.text(in_open_metrics=False) for one in ours) == generate_latest(theirs).decode()
     assert "".join(one.text(in_open_metrics=True) for one in ours) + "# EOF\n" == generate_open_metrics(theirs).decode()
-
-
-def test_what_stays_the_same_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names and labels of the lines of a series: writing a second page only inserts numbers."""
-    histogram, counter = Histogram("h", "", (1, 2), ("route",)), Counter("n", "", ("route",))
-    for _ in range(2):
-        histogram.observe(1, "/seldom")
-        counter.add(1, "/seldom")
-        texts = [histogram.text(in_open_metrics=False), counter.text(in_open_metrics=False)]
-        monkeypatch.setattr(instruments, "_label_text", None)
-    assert 'h_count{route="/seldom"} 2.0' in texts[0]
-    assert texts[1].endswith('n_total{route="/seldom"} 2.0\n')
 
 
 class Clock:

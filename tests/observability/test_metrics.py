@@ -70,19 +70,6 @@ def samples(metrics: Metrics) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def test_http_answers_are_counted_and_timed() -> None:
-    """By dialect, route and status; time by dialect."""
-    metrics = Metrics("0")
-    for status, seconds in [(200, 0.0009), (200, 0.3), (429, 0.0001)]:
-        metrics.observe(exchange("openai", "/v1/embeddings", status, seconds))
-    shown = samples(metrics)
-    assert shown['vectord_requests_total{dialect="openai",route="/v1/embeddings",status="200"}'] == 2
-    assert shown['vectord_requests_total{dialect="openai",route="/v1/embeddings",status="429"}'] == 1
-    labels = 'dialect="openai",le="0.001"'
-    assert shown[f"vectord_request_duration_seconds_bucket{{{labels}}}"] == 2
-    assert shown['vectord_request_duration_seconds_count{dialect="openai"}'] == 3
-
-
 def test_a_failed_model_differs_from_an_unloaded_one() -> None:
     """Neither is ready; only the first has failed, until it loads."""
     metrics = Metrics("0")

@@ -9,7 +9,6 @@ import asyncio
 import gzip
 import json
 import tracemalloc
-import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.collection import without_collection
 
 from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
 from vectord.server.http.hardening import body as module
@@ -472,17 +470,6 @@ def watch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WATCH_AFTER_S", 0.0)
 
 
-async def test_quick_work_is_never_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result before the watch begins costs no task."""
-    monkeypatch.setattr(module, "WATCH_AFTER_S", 60.0)
-    line = Line()
-    before = len(asyncio.all_tasks())
-    with WatchingDisconnect(line.receive):
-        await asyncio.sleep(0)
-    assert len(asyncio.all_tasks()) == before
-    assert not line.watched.is_set()
-
-
 async def test_work_of_a_connected_client_finishes() -> None:
     """No part of the watch is left."""
     line = Line()
@@ -515,28 +502,6 @@ async def test_work_of_a_disconnected_client_is_cancelled() -> None:
     assert task is not None
     assert task.cancelling() == 0
     await asyncio.sleep(0)
-
-
-async def test_a_watch_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cycle would keep the connection and the request's body until a full collection, which stops the event loop."""
-    monkeypatch.setattr(module, "WATCH_AFTER_S", 0.0)
-
-    class Connection:
-        async def receive(self) -> None:
-            await asyncio.Event().wait()
-
-    async def answer(connection: Connection) -> None:
-        with WatchingDisconnect(connection.receive):
-            await asyncio.sleep(0.01)
-
-    connection = Connection()
-    kept = weakref.ref(connection)
-    with without_collection():
-        await asyncio.create_task(answer(connection))
-        del connection
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert kept() is None
 
 
 async def test_an_outer_cancellation_is_not_a_disconnect() -> None:
