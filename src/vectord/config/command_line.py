@@ -246,11 +246,8 @@ def _options(profiles: Profiles) -> Iterator[SettingOption]:
         else:
             line.config = texts[0]
 
-    def read_profile_name(line: CommandLine, texts: Sequence[str]) -> None:
-        line.profile = texts[0]
-
-    def read_env_file(line: CommandLine, texts: Sequence[str]) -> None:
-        line.env_file = texts[0]
+    def reader(name: str) -> Callable[[CommandLine, Sequence[str]], None]:
+        return lambda line, texts: setattr(line, name, texts[0])
 
     def read_env_compat(line: CommandLine, texts: Sequence[str]) -> None:
         line.env_compat = True
@@ -260,12 +257,12 @@ def _options(profiles: Profiles) -> Iterator[SettingOption]:
     env_file = ("--env-file FILE", "Settings as NAME=VALUE, after the environment. [VECTORD_ENV_FILE]")
     env_compat = ("--env-compat", "Variables also count without VECTORD_ in front, such as PORT.")
     yield SettingOption("--config", read_config, group="Sources", record=config)
-    yield SettingOption("--env-file", read_env_file, group="Sources", record=env_file)
+    yield SettingOption("--env-file", reader("env_file"), group="Sources", record=env_file)
     yield SettingOption(
         "--env-compat", read_env_compat, group="Sources", record=env_compat, is_flag=True, flag_value="true", type=str
     )
     yield SettingOption(
-        "--profile", read_profile_name, group="Sources", record=("--profile NAME", names), choices=[*profiles]
+        "--profile", reader("profile"), group="Sources", record=("--profile NAME", names), choices=[*profiles]
     )
     groups = {setting.name: SECTION_TITLES[setting.section].partition(":")[0] for setting in SETTINGS}
     by_flag = {flag: setting for setting in SETTINGS for flag in setting.flags}

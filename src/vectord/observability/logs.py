@@ -30,12 +30,11 @@ START = logging.getLogger("vectord.start")  # where the server listens and what 
 
 FACTS = logging.getLogger("vectord.facts")  # the settings and the warm-up, for collectors; the console leaves them out
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
 
 def configure(config: TelemetryConfig, output: TextIO | None = None, process: str | None = None) -> None:
     """From now on every logger's lines of `config.log_level` and above go to `output`, by default standard error.
     process: the name of this process among several; part of each line."""
+    level = logging.getLevelNamesMapping()[config.log_level.upper()]
     # Our lines do not contain these; logging's documentation describes the three switches.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     stream = log_stream(output or sys.stderr)
@@ -55,13 +54,13 @@ def configure(config: TelemetryConfig, output: TextIO | None = None, process: st
             handler.setFormatter(JsonLines(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(_LEVELS[config.log_level])
-    START.setLevel(min(logging.INFO, _LEVELS[config.log_level]))
+    root.setLevel(level)
+    START.setLevel(min(logging.INFO, level))
     REQUESTS.setLevel(logging.NOTSET if config.access_log else logging.CRITICAL)
     # Debug and info lines of these libraries describe their internals: frames, files, URLs with signatures, retries.
     http = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3")
     for library in ("uvicorn", "asyncio", *http, "filelock", "huggingface_hub"):
-        logging.getLogger(library).setLevel(max(logging.WARNING, _LEVELS[config.log_level]))
+        logging.getLogger(library).setLevel(max(logging.WARNING, level))
 
 
 def rename_events(names: Mapping[str, str]) -> None:

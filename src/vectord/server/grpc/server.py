@@ -26,7 +26,7 @@ from vectord.products.common.models import ready_models
 from vectord.server.grpc.services import MAX_MESSAGE_BYTES, MESSAGE_TOO_SLOW, Services
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.hardening.connection_limits import grpc_limit
-from vectord.server.http.listener import Certificate, certificate_of
+from vectord.server.http.listener import certificate_of
 from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 
 MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
@@ -62,8 +62,7 @@ async def serve_grpc(engine: EngineClient, config: ServerConfig, pipeline: Reque
     server.add_generic_rpc_handlers((HealthService(engine, shutdown), Services(engine, config, pipeline)))
     if not config.demands_key:  # grpc answers reflection without a key
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)
-    certificate = certificate_of(config)
-    credentials = None if certificate is None else _credentials(config, certificate, pipeline.reload)
+    credentials = _credentials(config, pipeline.reload)
     address = _address(config.host, config.grpc_port)
     try:
         port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
@@ -74,7 +73,7 @@ async def serve_grpc(engine: EngineClient, config: ServerConfig, pipeline: Reque
     begun_s: asyncio.Future[float] = loop.create_future()
     shutdown.on_begin(lambda: begun_s.set_result(loop.time()))
     await server.start()
-    scheme = "grpc" if certificate is None else "grpcs"
+    scheme = "grpc" if credentials is None else "grpcs"
     _log.info("listening", extra={"fields": {"url": f"{scheme}://{_address(config.host, port)}"}})
     try:
         yield port
@@ -107,21 +106,20 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _credentials(config: ServerConfig, certificate: Certificate, reload: Reload) -> Any:
-    """grpc asks for the certificate at each handshake, on a thread of its own."""
+def _credentials(config: ServerConfig, reload: Reload) -> Any:
+    """None without TLS. grpc asks for the certificate at each handshake, on a thread of its own."""
+    current: Any = None
 
-    def read(found: Certificate) -> Any:
-        chain, key = Path(found.chain_file).read_bytes(), Path(found.key_file).read_bytes()
-        return grpc.ssl_server_certificate_configuration([(key, chain)])
-
-    current = read(certificate)
-
-    def read_again() -> None:
+    def read() -> None:
         nonlocal current
-        if (found := certificate_of(config)) is not None:
-            current = read(found)
+        if (files := certificate_of(config)) is not None:
+            chain, key = (Path(file).read_bytes() for file in files)
+            current = grpc.ssl_server_certificate_configuration([(key, chain)])
 
-    reload.on_begin(read_again)
+    read()
+    if current is None:
+        return None
+    reload.on_begin(read)
     return grpc.dynamic_ssl_server_credentials(current, lambda: current)
 
 

@@ -9,8 +9,6 @@ import ssl
 import stat
 from typing import Any
 
-import msgspec
-
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, plain_reason
 
@@ -74,13 +72,6 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return family, address
 
 
-class Certificate(msgspec.Struct, frozen=True):
-    """PEM files: the chain, leaf first, and its private key."""
-
-    chain_file: str
-    key_file: str
-
-
 def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
     """None without TLS. Raises ConfigError, see `certificate_of`."""
     if certificate_of(config) is None:
@@ -92,13 +83,15 @@ def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
 
 def load_certificate(config: ServerConfig, context: ssl.SSLContext) -> None:
     """The next handshakes use the present files. Raises ConfigError if they are invalid; the context is unchanged."""
-    certificate = certificate_of(config)
-    if certificate is not None:
-        context.load_cert_chain(certificate.chain_file, certificate.key_file, password="")
+    if (files := certificate_of(config)) is not None:
+        context.load_cert_chain(*files, password="")
 
 
-def certificate_of(config: ServerConfig) -> Certificate | None:
-    """None without TLS. Raises ConfigError, in one line, if a file is missing or the files do not match."""
+def certificate_of(config: ServerConfig) -> tuple[str, str] | None:
+    """The PEM files of the chain, leaf first, and of its private key; None without TLS.
+
+    Raises ConfigError, in one line, if a file is missing or the files do not match.
+    """
     chain_file, key_file = config.tls_cert_file, config.tls_key_file
     if config.tls_enabled is False or (config.tls_enabled is None and chain_file is None and key_file is None):
         return None
@@ -118,4 +111,4 @@ def certificate_of(config: ServerConfig) -> Certificate | None:
         reason = getattr(problem, "reason", None) or type(problem).__name__
         message = f"--tls-cert-file and --tls-key-file are not a certificate and its key ({reason})"
         raise ConfigError(message) from None
-    return Certificate(chain_file, key_file)
+    return chain_file, key_file

@@ -172,7 +172,7 @@ class Body:
                     part = await self._next()
         except TimeoutError:
             self.release()
-            raise too_slow() from None
+            raise UploadTooSlow(TOO_SLOW, limit=MIN_BYTES, seconds=f"{MIN_BYTES_S:g}") from None
         except BaseException:
             self.release()
             raise
@@ -192,10 +192,6 @@ class Body:
         self.finished = not message.get("more_body", False)
         body: bytes = message.get("body", b"")
         return body
-
-
-def too_slow() -> UploadTooSlow:
-    return UploadTooSlow(TOO_SLOW, limit=MIN_BYTES, seconds=f"{MIN_BYTES_S:g}")
 
 
 # --- the number of values -------------------------------------------------------------------------------------

@@ -14,28 +14,16 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from vectord.errors import MalformedHead
+from vectord.server.admission.gate import ENVOY_TIMEOUT_MS, EXPECT_FINGERPRINT, LANE, TIMEOUT_MS
+from vectord.server.admission.keys import KEY_HEADERS
 
 Headers = Sequence[tuple[str, str]]  # names in lower case
 
 # Headers with one value each. Two of them would be two keys, two bodies, or two answers.
-SINGLE = frozenset(
-    [
-        "host",
-        "authorization",
-        "x-api-key",
-        "api-key",
-        "x-goog-api-key",
-        "origin",
-        "content-type",
-        "content-length",
-        "content-encoding",
-        "transfer-encoding",
-        "x-vectord-lane",
-        "x-vectord-timeout-ms",
-        "x-vectord-expect-fingerprint",
-        "x-envoy-expected-rq-timeout-ms",
-    ]
-)
+SINGLE = KEY_HEADERS | {
+    *("host", "origin", "content-type", "content-length", "content-encoding", "transfer-encoding"),
+    *(LANE, TIMEOUT_MS, EXPECT_FINGERPRINT, ENVOY_TIMEOUT_MS),
+}
 
 REPEATED = "The header {header} may be sent once."
 NO_HOST = "A request of HTTP/1.1 needs the header Host."
