@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,29 +13,21 @@ from tests.attack import bodies, connections, framing, heads, keys, tls
 from tests.attack.__main__ import FAMILIES
 from tests.attack.runner import Attack, Limits, run
 from tests.attack.target import Attempt, Target
+from tests.keys import entry, keys_file
 from tests.ports import free_port
 from tests.real_server import running
 
 SECONDS = 1.0
 CONNECTIONS = 20
 KEYS = ("a key of one tenant", "a key of another")
-
-
-def write_keys(path: Path) -> Path:
-    entries = [
-        f'[[keys]]\nname = "tenant-{number}"\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
-        for number, key in enumerate(KEYS)
-    ]
-    path.touch(mode=0o600)
-    path.write_text("".join(entries))
-    return path
+ENTRIES = [entry(f"tenant-{number}", key) for number, key in enumerate(KEYS)]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("plain")
     port = free_port()
-    options = ("--cache-bytes", "0", "--grpc-port", str(port), "--api-keys-file", str(write_keys(folder / "keys.toml")))
+    options = ("--cache-bytes", "0", "--grpc-port", str(port), "--api-keys-file", keys_file(folder, *ENTRIES))
     with running(folder / "log", *options, "--batch-dir", str(folder / "batches")) as (url, _):
         yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)  # one key: without a cache there is no oracle
 
@@ -78,7 +69,7 @@ async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pem.write_to_path(str(tmp_path / "chain.pem"), append=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     files = ("--tls-cert-file", str(tmp_path / "chain.pem"), "--tls-key-file", str(tmp_path / "key.pem"))
-    with running(tmp_path / "log", *files, "--api-keys-file", str(write_keys(tmp_path / "keys.toml"))) as (url, _):
+    with running(tmp_path / "log", *files, "--api-keys-file", keys_file(tmp_path, *ENTRIES)) as (url, _):
         for family in (tls, connections, framing, keys):
             await check(family, Target(url, KEYS, KEYS[1]))
 

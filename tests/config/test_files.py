@@ -148,34 +148,9 @@ def test_a_profile_has_its_products_models(tmp_path: Path, name: str, models: tu
     assert load(["--profile", name], NOTHING, tmp_path).config.model.in_order == models
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("default", "auto"), ("embedding-server", "float16")])
-def test_a_profile_has_its_products_number_format(tmp_path: Path, name: str, dtype: str) -> None:
-    """On a GPU; a CPU computes float16 as it computes auto."""
-    assert load(["--profile", name], NOTHING, tmp_path).config.device.dtype == dtype
-
-
 def test_a_name_of_vectord_wins_over_the_product_s(tmp_path: Path) -> None:
     loaded = load(["--profile", "ollama"], {"OLLAMA_HOST": "0.0.0.0", "HOST": "127.0.0.1"}, tmp_path)
     assert loaded.config.server.host == "127.0.0.1"
-
-
-@pytest.mark.parametrize(
-    ("name", "places", "wait_s", "inputs"),
-    [
-        ("embedding-server", 1, 0.0, 2),
-        ("smart-embedder", 200, 0.5, 2048),
-        ("simple-inference-server", 64, 2.0, 32),
-        ("tei", 512, 0.0, 32),
-    ],
-)
-def test_a_profile_has_its_products_limits(tmp_path: Path, name: str, places: int, wait_s: float, inputs: int) -> None:
-    """Concurrent requests, the wait for admission, and inputs of a request."""
-    engine = started(name, tmp_path).config.engine
-    assert (engine.max_concurrent_requests, engine.queue_timeout_s, engine.max_client_batch_size) == (
-        places,
-        wait_s,
-        inputs,
-    )
 
 
 def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from tests.deploy.asked import PROMETHEUS, drawn, rules
 from tests.deploy.real_prometheus import Prometheus, prometheus_at
+from tests.keys import entry, keys_file
 from tests.ports import free_port
 from tests.real_server import running
 
@@ -87,9 +87,12 @@ def test_an_alert_has_instructions(alert: str) -> None:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """The configuration of deploy/, with another address and interval, after requests of all kinds."""
     folder = tmp_path_factory.mktemp("prometheus")
-    keys = folder / "keys.toml"
-    keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{sha256(KEY.encode()).hexdigest()}"\n')
-    options = ("--api-keys-file", str(keys), "--metrics-key", METRICS_KEY)  # with it, metrics name the keys
+    options = (
+        "--api-keys-file",
+        keys_file(folder, entry("search", KEY)),
+        "--metrics-key",
+        METRICS_KEY,
+    )  # with it, metrics name the keys
     with running(folder / "server.log", MODEL, "--imitates", "smart_embedder", *options) as (url, _):
         config = configured_for(url, folder)
         with prometheus_at(free_port(), config, folder) as started:

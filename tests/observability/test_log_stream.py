@@ -20,14 +20,9 @@ LINE = "x" * 200
 
 
 @pytest.fixture(autouse=True)
-def restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_stream, "CLOSE_S", 0.05)
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     take_dropped()
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,6 @@ import pytest
 from vectord.config import TelemetryConfig
 from vectord.observability.exchange import Exchange
 from vectord.observability.logs import START, configure, log_answer, log_failure
-
-
-@pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def answered(level: int = logging.INFO, **facts: Any) -> None:

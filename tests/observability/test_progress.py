@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,17 +19,6 @@ PROGRESS = logging.getLogger("vectord.progress")
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    for handler in root.handlers:
-        handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def report(done: int | None, total: int | None, what: str = "model.safetensors") -> None:

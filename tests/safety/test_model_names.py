@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
 import pytest
+from tests.keys import entry, keys_file
 from tests.real_server import running
 
 from vectord.checkpoints.hub import resolve
@@ -36,18 +36,11 @@ class Crawl:
 def crawl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawl]:
     """Every documented address of a server with two models of two tenants, after a request to each."""
     folder = tmp_path_factory.mktemp("server")
-    digests = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in KEYS.items()}
-    entries = [
-        f'[[keys]]\nname = "{name}"\nsha256 = "{digest}"\nmodels = ["{MODELS[name]}"]\n'
-        for name, digest in digests.items()
-    ]
-    file = folder / "keys.toml"
-    file.write_text("".join(entries))
-    file.chmod(0o600)
+    file = keys_file(folder, *(entry(name, key, models=f'["{MODELS[name]}"]') for name, key in KEYS.items()))
     for model in MODELS.values():
         (folder / model).symlink_to(resolve(DEFAULT_MODEL, offline=True).folder)
     models = [str(folder / model) for model in MODELS.values()]
-    options = (*models, "--served-model-name", ",".join(MODELS.values()), "--api-keys-file", str(file))
+    options = (*models, "--served-model-name", ",".join(MODELS.values()), "--api-keys-file", file)
     with running(folder / "log", *options) as (url, _), httpx.Client(base_url=url, timeout=30) as client:
         for name, key in KEYS.items():
             body = {"model": MODELS[name], "input": "Where is the river?"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -105,34 +104,9 @@ def test_a_full_disk_changes_no_answer(full_disk: Path, monkeypatch: pytest.Monk
 
 # --- clocks -----------------------------------------------------------------------------------------------------
 
+
 # Permitted uses of the wall clock: dates that are shown, and the age of stored files and batches. Everything else uses
 # time.monotonic, time.perf_counter or the event loop's clock.
-WALL_CLOCK_USES = {
-    "client/errors.py": "Retry-After as a date",
-    "products/infinity/__init__.py": "`created` of a response",
-    "products/openai/__init__.py": "`created` of a response",
-    "products/vllm/__init__.py": "`created` of a response",
-    "engine/models/registry.py": "`created` of a model",
-    "server/http/hardening/http_protocol.py": "the header Date",
-    "server/http/probes.py": "the time, next to the state",
-    "observability/instruments.py": "the time of an exemplar",
-    "observability/metrics.py": "the console's time axis, and the time of a recent request",
-    "observability/process_metrics.py": "the start of the process",
-    "observability/tracing.py": "the start of a span",
-    "server/batches/runner.py": "when stored batches expire, which a restart does not change",
-    "server/batches/store.py": "the age of stored files, which a restart does not change",
-    "text/chat_template.py": "the date in a chat template",
-}
-WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
-
-
-def test_no_limit_of_a_request_uses_the_wall_clock() -> None:
-    """No timeout and no cache either; a new use needs an entry in WALL_CLOCK_USES."""
-    source = Path(compose.__file__).parent
-    users = {str(path.relative_to(source)) for path in source.rglob("*.py") if WALL_CLOCK.search(path.read_text())}
-    assert users == set(WALL_CLOCK_USES)
-
-
 @pytest.mark.parametrize("jump_s", [-10 * 365 * 86_400, 10 * 365 * 86_400], ids=["back", "ahead"])
 async def test_a_clock_that_jumps_changes_no_answer(jump_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A jump of ten years during a request changes no deadline, cache entry, idle time or rate limit."""

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import httpx
 import pytest
 from tests.real_server import wait_for
 
-from vectord.cli.commands.serve import THREADS, THREADS_PER_CPU, check_threads
-from vectord.errors import ConfigError
+from vectord.cli.commands.serve import THREADS, THREADS_PER_CPU
 
 USER = 42_424  # without other processes
 FEW = 10
@@ -75,22 +73,3 @@ def test_the_threads_that_the_start_demands_are_enough(tmp_path: Path) -> None:
                 process.terminate()
             assert process.wait(timeout=30) == 0, log.read_text()
     assert not re.search(r"Traceback|error ", log.read_text()), log.read_text()
-
-
-def test_the_check_counts_the_threads_that_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And ends those that it has started."""
-    before = threading.active_count()
-    check_threads(front_ends=0)
-    assert threading.active_count() == before
-    started = threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        if threading.active_count() >= before + 5:
-            raise RuntimeError("can't start new thread")
-        started(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(ConfigError) as refused:
-        check_threads(front_ends=0)
-    assert (refused.value.given, refused.value.limit) == (5, NEEDED)
-    assert threading.active_count() == before

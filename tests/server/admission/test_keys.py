@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.keys import entry, keys_file
 from tests.server.admission.checks import check, check_admin
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine, dialect, route
@@ -95,20 +96,6 @@ def test_without_configured_keys_the_server_is_open(admin_key: str | None) -> No
 # --- the keys file ---------------------------------------------------------------------------------------------
 
 
-def stanza(name: str, key: str = "", **further: object) -> str:
-    """The file's entry for `key`, by default a key equal to its name."""
-    lines = [f'name = "{name}"', f'sha256 = "{sha256((key or name).encode()).hexdigest()}"']
-    return "\n".join(["[[keys]]", *lines, *(f"{field} = {value}" for field, value in further.items()), ""])
-
-
-def written(path: Path, *stanzas: str) -> Path:
-    """Replaces the file, as editors do, so that its inode differs even if its time does not."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text("\n".join(stanzas) or "keys = []")
-    fresh.chmod(0o600)
-    return fresh.replace(path)
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.toml"
@@ -117,7 +104,7 @@ def path(tmp_path: Path) -> Path:
 def test_an_entry_has_a_name_and_rights(path: Path) -> None:
     """Only name and digest are required."""
     limits = {"requests_per_minute": 60, "tokens_per_minute": 1_000, "lane": '"bulk"', "models": '["a", "b"]'}
-    written(path, stanza("all", "secret", admin="true", **limits), stanza("none"))
+    keys_file(path.parent, entry("all", "secret", admin="true", **limits), entry("none"))
     all_of_it, none = read_keys(path)
     assert all_of_it == Key(
         name="all",
@@ -138,12 +125,12 @@ def test_an_entry_has_a_name_and_rights(path: Path) -> None:
         "[[keys]",
         "[[keys]]\n" + "a = " + "[" * 5000,
         '[[keys]]\nname = "a"',
-        stanza("a")[:-10],
-        stanza("10.0.0.1"),
-        stanza("a", requests_per_minute=0),
-        stanza("a", admins="true"),
-        stanza("a", "one") + stanza("a", "other"),
-        stanza("a", "one") + stanza("b", "one"),
+        entry("a")[:-10],
+        entry("10.0.0.1"),
+        entry("a", requests_per_minute=0),
+        entry("a", admins="true"),
+        entry("a", "one") + entry("a", "other"),
+        entry("a", "one") + entry("b", "one"),
     ],
     ids=lambda text: text[:60].replace("\n", " "),
 )
@@ -169,7 +156,7 @@ def test_an_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
 
 def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
     """Other users could add their own keys."""
-    written(path, stanza("a"))
+    keys_file(path.parent, entry("a"))
     for mode in (0o620, 0o602):
         path.chmod(mode)
         with pytest.raises(ConfigError, match="chmod go-w"):
@@ -205,9 +192,9 @@ def opens(known: Keys, key: str) -> bool:
 def test_a_change_takes_effect_within_a_second(path: Path) -> None:
     """Added keys are accepted, removed keys are not."""
     clock = Clock()
-    known = Keys({}, None, KeysFile(str(written(path, stanza("a"), stanza("b"))), clock))
+    known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a"), entry("b")), clock))
     assert [opens(known, key) for key in "abc"] == [True, True, False]
-    written(path, stanza("b"), stanza("c"))
+    keys_file(path.parent, entry("b"), entry("c"))
     clock.passes()
     assert [opens(known, key) for key in "abc"] == [False, True, True]
 
@@ -216,15 +203,15 @@ def test_a_change_takes_effect_within_a_second(path: Path) -> None:
 def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log reports it once, without a digest, and a correction takes effect."""
     clock = Clock()
-    known = Keys({}, None, KeysFile(str(written(path, stanza("a"))), clock))
-    written(path, {"not TOML": "[[", "empty": " ", "open to others": stanza("b")}[change])
+    known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a")), clock))
+    keys_file(path.parent, {"not TOML": "[[", "empty": " ", "open to others": entry("b")}[change])
     path.chmod(0o666 if change == "open to others" else 0o600)
     for _ in range(3):
         clock.passes()
         assert [opens(known, key) for key in "ab"] == [True, False]
     (record,) = caplog.records
     assert (record.levelno, "stay in force" in record.getMessage()) == (logging.ERROR, True)
-    written(path, stanza("b"))
+    keys_file(path.parent, entry("b"))
     clock.passes()
     assert [opens(known, key) for key in "ab"] == [False, True]
 
@@ -232,12 +219,12 @@ def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, capl
 def test_a_deleted_file_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They stayed valid until the server ended. A new file takes effect."""
     clock = Clock()
-    known = Keys({}, None, KeysFile(str(written(path, stanza("a"))), clock))
+    known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a")), clock))
     path.unlink()
     clock.passes()
     assert not opens(known, "a")
     assert ["deleted" in record.getMessage() for record in caplog.records] == [True]
-    written(path, stanza("a"))
+    keys_file(path.parent, entry("a"))
     clock.passes()
     assert opens(known, "a")
 
@@ -245,7 +232,7 @@ def test_a_deleted_file_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture
 def test_no_key_of_the_file_has_the_name_of_one_in_the_settings(path: Path) -> None:
     """The name owns stored files and batches: a key called api_key read those of --api-key."""
     names = ("api_key", "api_token", "admin_key")
-    known = Keys({"api_key": "one", "api_token": "two"}, "three", KeysFile(str(written(path, *map(stanza, names)))))
+    known = Keys({"api_key": "one", "api_token": "two"}, "three", KeysFile(keys_file(path.parent, *map(entry, names))))
     found = [check(known, {"x-api-key": key}) for key in ("one", "two", "three", *names)]
     assert len({key.name for key in found if key is not None}) == 6
     assert known.named("api_key") == found[3]
@@ -254,9 +241,9 @@ def test_no_key_of_the_file_has_the_name_of_one_in_the_settings(path: Path) -> N
 def test_the_admin_right_follows_the_file(path: Path) -> None:
     """Without a key that has it, the admin routes do not exist."""
     clock = Clock()
-    known = Keys({}, None, KeysFile(str(written(path, stanza("a", admin="true"))), clock))
+    known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a", admin="true")), clock))
     assert check_admin(known, {"x-api-key": "a"}) is not None
-    written(path, stanza("a"))
+    keys_file(path.parent, entry("a"))
     clock.passes()
     with pytest.raises(NoSuchRoute):
         check_admin(known, {"x-api-key": "a"})
@@ -278,13 +265,13 @@ async def ask(
 
 
 async def test_a_keys_file_closes_the_server(path: Path) -> None:
-    written(path, stanza("a"))
+    keys_file(path.parent, entry("a"))
     assert [(await ask(path, key)).status for key in (None, "b", "a")] == [401, 401, 200]
 
 
 async def test_a_named_key_identifies_the_client(path: Path) -> None:
     """Its name counts for fair shares from every address; other clients are their addresses."""
-    written(path, stanza("a", models='["x"]'), stanza("b"))
+    keys_file(path.parent, entry("a", models='["x"]'), entry("b"))
     engine = FakeEngine()
     for key in "ab":
         await ask(path, key, engine)
@@ -301,7 +288,7 @@ async def test_a_named_key_identifies_the_client(path: Path) -> None:
 async def test_a_keys_lane_overrides_the_header(
     path: Path, own: str | None, sent: str | None, lane: str | None
 ) -> None:
-    written(path, stanza("a", **({} if own is None else {"lane": f'"{own}"'})))
+    keys_file(path.parent, entry("a", **({} if own is None else {"lane": f'"{own}"'})))
     engine = FakeEngine()
     await ask(path, "a", engine, {} if sent is None else {"x-vectord-lane": sent})
     assert [caller.lane for caller in engine.callers] == [lane]
@@ -327,7 +314,7 @@ async def test_two_keys_of_the_settings_are_two_clients(caplog: pytest.LogCaptur
 
 async def test_the_log_has_the_name_and_never_the_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also for a failed request."""
-    written(path, stanza("search-team", "zqsecret"))
+    keys_file(path.parent, entry("search-team", "zqsecret"))
     with caplog.at_level(logging.INFO):
         await ask(path, "zqsecret")
         await ask(path, "zqsecret", headers={"x-vectord-lane": "express"})
@@ -352,7 +339,7 @@ async def test_a_product_sees_only_the_models_of_the_key(path: Path) -> None:
         len(incoming.models)
         return plain.parse(incoming)
 
-    written(path, stanza("a", models='["x"]'))
+    keys_file(path.parent, entry("a", models='["x"]'))
     looking = route("first", "/v1/embed")
     looking = type(looking)(method="POST", path="/v1/embed", parse=parse, summary="")
     assert (await ask(path, "a", Engine(), dialects=(dialect("first", looking),))).status == 200
@@ -365,7 +352,7 @@ async def test_a_product_sees_only_the_models_of_the_key(path: Path) -> None:
 def test_a_new_key_is_accepted_with_its_entry(path: Path) -> None:
     """Keys are random, and the entry does not contain the key."""
     key, text = new_key("search")
-    known = Keys({}, None, KeysFile(str(written(path, text))))
+    known = Keys({}, None, KeysFile(keys_file(path.parent, text)))
     found = check(known, {"x-api-key": key})
     assert found is not None and found.name == "search"
     assert key not in text

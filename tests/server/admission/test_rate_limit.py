@@ -7,11 +7,11 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.keys import entry, keys_file
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine, dialect, route
 from tests.server.live import Reply
@@ -61,16 +61,6 @@ def limited(amount: int, burst: int, *, per_key: bool = False) -> Any:
 
 
 FAST = dialect("fast", route("fast", "/shared", keys=("fast",)), route("fast", "/fast"))
-
-
-def keys_file(folder: Path, **limits: object) -> str:
-    """One named key, `secret`, with these limits."""
-    path = folder / "keys.toml"
-    lines = [f"{name} = {value}" for name, value in limits.items()]
-    digest = sha256(b"secret").hexdigest()
-    path.write_text("\n".join(["[[keys]]", 'name = "team"', f'sha256 = "{digest}"', *lines]))
-    path.chmod(0o600)
-    return str(path)
 
 
 class Server:
@@ -241,7 +231,9 @@ async def test_refusals_are_counted() -> None:
 
 async def test_a_keys_requests(tmp_path: Path, stopped: Callable[[float], None]) -> None:
     """A burst of one minute's requests, then an even rate, on every route and from every address."""
-    server = Server(EMBED, FAST, api_keys_file=keys_file(tmp_path, requests_per_minute=3), api_key="other")
+    server = Server(
+        EMBED, FAST, api_keys_file=keys_file(tmp_path, entry("team", "secret", requests_per_minute=3)), api_key="other"
+    )
     assert await server.statuses(2, x_api_key="secret") == [200, 200]
     assert await server.statuses(2, "/fast", x_api_key="secret", peer="10.0.0.2") == [200, 429]
     assert set(await server.statuses(9, x_api_key="other")) == {200}
@@ -253,7 +245,9 @@ async def test_a_keys_requests(tmp_path: Path, stopped: Callable[[float], None])
 async def test_a_keys_tokens(tmp_path: Path, stopped: Callable[[float], None]) -> None:
     """A request within the quota is answered completely; the key then waits until its debt is repaid."""
     engine = FakeEngine([TextLength(300, 250)])
-    server = Server(EMBED, engine=engine, api_keys_file=keys_file(tmp_path, tokens_per_minute=100))
+    server = Server(
+        EMBED, engine=engine, api_keys_file=keys_file(tmp_path, entry("team", "secret", tokens_per_minute=100))
+    )
     assert await server.statuses(2, x_api_key="secret") == [200, 429]
     reply = await server.ask(x_api_key="secret")
     assert reply.json["message"] == "Token quota exceeded. Max 100 tokens per minute."
@@ -265,7 +259,8 @@ async def test_a_keys_tokens(tmp_path: Path, stopped: Callable[[float], None]) -
 
 async def test_a_refused_request_takes_no_tokens(tmp_path: Path) -> None:
     """What failed has cost nothing that could be counted."""
-    server = Server(EMBED, api_keys_file=keys_file(tmp_path, tokens_per_minute=3))
+    keys = keys_file(tmp_path, entry("team", "secret", tokens_per_minute=3))
+    server = Server(EMBED, api_keys_file=keys)
     assert await server.statuses(5, "/v1/embed", [1], x_api_key="secret") == [400] * 5
     assert await server.statuses(2, x_api_key="secret") == [200, 429]
 

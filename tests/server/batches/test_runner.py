@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.collection import without_collection
+from tests.keys import entry, keys_file
 from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
@@ -374,15 +374,8 @@ async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monke
 async def test_a_waiting_batch_keeps_no_other_out(tmp_path):
     """Four batches whose owners' quotas were used up had stopped those of all others."""
     names = ["ann", "bob", "carl", "dan", "eve", "free"]
-    file = tmp_path / "keys.toml"
-    entries = (
-        f'[[keys]]\nname = "{name}"\nsha256 = "{sha256(name.encode()).hexdigest()}"\n'
-        + ("requests_per_minute = 1\n" if name != "free" else "")
-        for name in names
-    )
-    file.write_text("".join(entries))
-    file.chmod(0o600)
-    async with running(tmp_path / "d", FakeEngine(), Gate(ServerConfig(api_keys_file=str(file)))) as runner:
+    file = keys_file(tmp_path, entry("free"), *(entry(name, requests_per_minute=1) for name in names[:-1]))
+    async with running(tmp_path / "d", FakeEngine(), Gate(ServerConfig(api_keys_file=file))) as runner:
         ids = {name: await create(runner, lines(20), Caller(client=name, named=True)) for name in names}
         free = Caller(client="free", named=True)
         assert (await ended(runner, ids["free"], free)).status == "completed"
@@ -422,11 +415,8 @@ async def test_other_folders_are_left_alone(tmp_path):
 
 async def test_a_batch_of_a_removed_key_fails(tmp_path):
     """Its key is looked up for each line, so that it has the key's present rights."""
-    file = tmp_path / "keys.toml"
-    file.write_text(f'[[keys]]\nname = "bob"\nsha256 = "{sha256(b"bob").hexdigest()}"\n')
-    file.chmod(0o600)
-    engine = FakeEngine()
-    async with running(tmp_path / "d", engine, Gate(ServerConfig(api_keys_file=str(file)))) as runner:
+    engine, file = FakeEngine(), keys_file(tmp_path, entry("bob"))
+    async with running(tmp_path / "d", engine, Gate(ServerConfig(api_keys_file=file))) as runner:
         batch = await ended(runner, await create(runner, lines(2), ANN), ANN)
         assert [fault.code for fault in batch.errors] == ["invalid_api_key"]
         with pytest.raises(NoSuchRoute):
@@ -436,11 +426,8 @@ async def test_a_batch_of_a_removed_key_fails(tmp_path):
 
 async def test_a_batch_has_the_models_and_the_quota_of_its_key(tmp_path):
     """The key's models apply to each line, and its tokens are spent."""
-    file = tmp_path / "keys.toml"
-    limits = 'models = ["only"]\ntokens_per_minute = 1000000\n'
-    file.write_text(f'[[keys]]\nname = "ann"\nsha256 = "{sha256(b"ann").hexdigest()}"\n{limits}')
-    file.chmod(0o600)
-    engine, gate, spent = FakeEngine(), Gate(ServerConfig(api_keys_file=str(file))), []
+    file = keys_file(tmp_path, entry("ann", models='["only"]', tokens_per_minute=1_000_000))
+    engine, gate, spent = FakeEngine(), Gate(ServerConfig(api_keys_file=file)), []
     real = gate.limits.spend
 
     async def spend(key: Any, result: Any) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import trustme
+from tests.keys import entry, keys_file
 from tests.server.grpc.fakes import FakeEngine, live, pipeline
 
 from vectord.config import ServerConfig
@@ -24,13 +24,7 @@ EMBED = "/tei.v1.Embed/Embed"
 @pytest.fixture
 def keys(tmp_path: Path) -> str:
     """One key, `secret`, with every limit."""
-    path = tmp_path / "keys.toml"
-    digest = sha256(b"secret").hexdigest()
-    path.write_text(
-        f'[[keys]]\nname = "team"\nsha256 = "{digest}"\nmodels = ["m"]\nlane = "bulk"\nrequests_per_minute = 2'
-    )
-    path.chmod(0o600)
-    return str(path)
+    return keys_file(tmp_path, entry("team", "secret", models='["m"]', lane='"bulk"', requests_per_minute=2))
 
 
 def embed(running: Any, **metadata: str) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from tests.keys import entry, keys_file
+from tests.observability.test_server_metrics import gauges
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 
@@ -19,7 +20,7 @@ from vectord.config import ServerConfig
 from vectord.engine.events import RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.schema import Caller, Gauges
+from vectord.schema import Caller
 from vectord.server.http.app import create_app
 
 APP = create_app(FakeEngine(), [EMBED], ServerConfig(), Metrics("0"))
@@ -77,7 +78,7 @@ async def test_a_file_has_an_etag() -> None:
 async def test_a_long_history_is_compressed(accept: str, encoding: str | None) -> None:
     """For clients that accept it."""
     metrics = Metrics("0")
-    metrics.watch(_gauges, tuple)
+    metrics.watch(gauges, tuple)
     for _ in range(300):
         metrics.activity.record(metrics.figures("live") or {})
     app = create_app(FakeEngine(), [EMBED], ServerConfig(), metrics)
@@ -96,32 +97,14 @@ async def test_without_metrics_there_are_no_figures() -> None:
 
 # --- what a key may see ---------------------------------------------------------------------------------------
 
-KEYS = """
-[[keys]]
-name = "ann"
-sha256 = "{ann}"
-models = ["fake-model"]
-
-[[keys]]
-name = "ben"
-sha256 = "{ben}"
-
-[[keys]]
-name = "root"
-sha256 = "{root}"
-admin = true
-"""
-
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Starlette:
     """An app of three keys; "ann" may use one of its two models. Each has sent a request to each model."""
-    file = tmp_path / "keys.toml"
-    file.write_text(KEYS.format(**{name: sha256(name.encode()).hexdigest() for name in ("ann", "ben", "root")}))
-    file.chmod(0o600)
+    file = keys_file(tmp_path, entry("ann", models='["fake-model"]'), entry("ben"), entry("root", admin="true"))
     metrics = Metrics("0")
-    metrics.watch(_gauges, tuple)
-    app = create_app(FakeEngine(), [EMBED], ServerConfig(api_keys_file=str(file)), metrics)
+    metrics.watch(gauges, tuple)
+    app = create_app(FakeEngine(), [EMBED], ServerConfig(api_keys_file=file), metrics)
     metrics.activity.record(metrics.figures("live") or {})
     for key in ("ann", "ben"):
         for model in ("fake-model", "secret-model"):
@@ -184,24 +167,6 @@ async def test_the_page_learns_whether_its_key_may_load_models(shared: Starlette
 async def test_the_console_links_to_the_configured_board() -> None:
     """Of Grafana."""
     metrics = Metrics("0")
-    metrics.watch(_gauges, tuple)
+    metrics.watch(gauges, tuple)
     app = create_app(FakeEngine(), [EMBED], ServerConfig(grafana_url="https://grafana/d/vectord"), metrics)
     assert (await call(app, "GET", "/console/live")).json["grafana_url"] == "https://grafana/d/vectord"
-
-
-def _gauges() -> Gauges:
-    return Gauges(
-        queued_texts=2,
-        queued_tokens={"interactive": 5, "bulk": 7},
-        active={"embed": 1},
-        wait_s=0.0,
-        queued_embeds=2,
-        max_wait_s=30.0,
-        under_way=0,
-        places=8,
-        cached_texts=0,
-        cache_bytes=0,
-        cache_limit_bytes=0,
-        memory_bytes={},
-        devices={},
-    )
