@@ -107,7 +107,7 @@ def texts_of(*words: str) -> st.SearchStrategy[str]:
 
 _HEADERS = ("accept", "authorization", "x-api-key", "content-type", "content-encoding", "x-vectord-lane")
 _HEADERS += ("x-vectord-expect-fingerprint", "x-request-id", "traceparent", "connection", "origin", "x-forwarded-for")
-_VALUES = ("application/json", "application/octet-stream", "application/vnd.apache.arrow.stream", ";dtype=", "int8")
+_VALUES = ("application/json", "application/octet-stream", ";dtype=", "int8")
 _VALUES += (
     ";q=",
     "0.5",

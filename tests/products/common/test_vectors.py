@@ -1,4 +1,4 @@
-"""Vectors keep their bits in every form of response: JSON, base64, one matrix, and Arrow."""
+"""Vectors keep their bits in every form of response: JSON, base64, and one matrix."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import json
 import struct
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.products.results import VECTORS, embed_result, usage
 
-from vectord.errors import InputTooLong, NotAcceptable
+from vectord.errors import NotAcceptable
 from vectord.products.common.vectors import (
     MAX_ROWS_SHOWN,
     check_octets,
     dump_json,
-    render_arrow,
     render_octets,
     render_row_by_row,
     to_base64,
@@ -31,7 +29,6 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Span,
-    Sparse,
     Token,
 )
 
@@ -143,44 +140,8 @@ def test_chunks_are_in_the_order_of_the_documents():
 
 
 def test_the_header_of_rows_is_bounded():
-    """Token vectors of more texts are available as Arrow."""
+    """Token vectors of more texts are available as JSON."""
     inputs = ["a"] * (MAX_ROWS_SHOWN + 1)
     check_octets(EmbedRequest(inputs=inputs), "float32")
     with pytest.raises(NotAcceptable):
         check_octets(EmbedRequest(inputs=inputs, outputs=frozenset({"colbert"})), "float32")
-
-
-# --- Arrow ----------------------------------------------------------------------------------------------------
-
-
-def table(**fields):
-    rendered = render_arrow(EmbedResult(model="served", fingerprint="f00d", usage=usage(), **fields))
-    assert rendered.content_type == "application/vnd.apache.arrow.stream"
-    return pa.ipc.open_stream(rendered.body).read_all()
-
-
-def test_an_arrow_stream_has_a_column_for_each_kind_and_a_row_for_each_input():
-    """A text without sparse weights has an empty list."""
-    empty = Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32))
-    sparse = [Sparse(np.array([9, 2], np.int32), np.array([0.5, 3], np.float32)), empty]
-    read = table(dense={"float": VECTORS}, sparse=sparse, colbert=COLBERT, tokens=COLBERT)
-    assert read.column_names == ["dense", "sparse", "colbert", "tokens", "tokens_seen", "tokens_kept", "error"]
-    assert np.array(read["dense"].to_pylist(), np.float32).tobytes() == VECTORS.tobytes()
-    assert read["sparse"].to_pylist() == [{"indices": [9, 2], "values": [0.5, 3.0]}, {"indices": [], "values": []}]
-    assert read["colbert"].to_pylist() == read["tokens"].to_pylist() == [rows.tolist() for rows in COLBERT]
-    assert read["tokens_seen"].to_pylist() == [3, 9]
-    assert read["tokens_kept"].to_pylist() == [3, 4]
-    assert read.schema.metadata == {b"model": b"served", b"fingerprint": b"f00d"}
-
-
-def test_each_precision_has_an_arrow_column_of_its_type():
-    """float32 and int8."""
-    read = table(dense={"float": VECTORS, "int8": np.zeros((2, 3), np.int8)})
-    assert read.schema.field("dense").type == pa.list_(pa.float32(), 3)
-    assert read.schema.field("dense_int8").type == pa.list_(pa.int8(), 3)
-
-
-def test_a_failed_input_has_its_error_in_its_arrow_row():
-    """Other rows have null."""
-    read = table(dense={"float": VECTORS}, failures={1: InputTooLong("Too long.", index=1)})
-    assert read["error"].to_pylist() == [None, "Too long."]

@@ -20,7 +20,6 @@ from vectord.schema import (
 )
 from vectord.server.http.negotiation import coding_for, negotiated
 
-ARROW = "application/vnd.apache.arrow.stream"
 OCTETS = "application/octet-stream"
 
 
@@ -94,12 +93,10 @@ def test_only_vectors_are_sent_as_bytes() -> None:
     assert negotiated(call, {"accept": "application/octet-stream"}) is call
 
 
-def test_documents_are_one_matrix_and_never_arrow() -> None:
+def test_documents_are_one_matrix() -> None:
     """One row per chunk."""
     call = Call(DocumentsRequest(documents=["a"], chunks=ChunkOptions(max_tokens=8)), own)
     assert negotiated(call, {"accept": "application/octet-stream"}).render is not own
-    with pytest.raises(NotAcceptable):
-        negotiated(call, {"accept": ARROW})
     bytes_ = negotiated(call, {"accept": "application/octet-stream;dtype=int8"})
     assert bytes_.request.precisions == ("int8",)
     with pytest.raises(NotAcceptable):
@@ -118,19 +115,10 @@ def test_bytes_have_the_type_of_the_body() -> None:
         assert negotiated(other, {"accept": f"{OCTETS};dtype=ubinary"}).request.precisions == ("ubinary",)
 
 
-@pytest.mark.parametrize("accept", [OCTETS, ARROW])
-def test_vectors_scaled_by_a_renderer_are_never_bytes(accept: str) -> None:
+def test_vectors_scaled_by_a_renderer_are_never_bytes() -> None:
     """They would differ from its JSON."""
     with pytest.raises(NotAcceptable, match="JSON only"):
-        negotiated(Call(EmbedRequest(inputs=["a"]), own, binary=False), {"accept": accept})
-
-
-def test_without_pyarrow_arrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that installs it."""
-    assert asked(ARROW).render is not own
-    monkeypatch.setattr("vectord.products.common.vectors.find_spec", lambda name: None)
-    with pytest.raises(NotAcceptable, match="extra `arrow`"):
-        asked(ARROW)
+        negotiated(Call(EmbedRequest(inputs=["a"]), own, binary=False), {"accept": OCTETS})
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
-"""Vectors in responses: JSON numbers, base64, one binary matrix, or an Arrow stream; and OpenAI's list and `usage`."""
+"""Vectors in responses: JSON numbers, base64, or one binary matrix; and OpenAI's list and `usage`."""
 
 from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -27,9 +26,6 @@ from vectord.schema import (
     RerankResult,
     Usage,
 )
-
-if TYPE_CHECKING:
-    import pyarrow
 
 T = TypeVar("T")
 Encoding: TypeAlias = Literal["float", "base64"]
@@ -210,16 +206,16 @@ def check_octets(request: EmbedRequest | DocumentsRequest, dtype: Dtype) -> None
             raise NotAcceptable(f"{OCTETS} has at most {MAX_ROWS_SHOWN} documents; ask for JSON.")
         return
     if len(request.outputs) != 1 or "sparse" in request.outputs:
-        raise NotAcceptable(f"{OCTETS} has one kind of dense, colbert or token vectors; ask for JSON or Arrow.")
+        raise NotAcceptable(f"{OCTETS} has one kind of dense, colbert or token vectors; ask for JSON.")
     if request.colbert.muvera is not None:
-        raise NotAcceptable(f"{OCTETS} has the vectors of tokens, without `muvera`; ask for JSON or Arrow.")
+        raise NotAcceptable(f"{OCTETS} has the vectors of tokens, without `muvera`; ask for JSON.")
     if "dense" not in request.outputs:
         if PRECISIONS[dtype] != "float" and "colbert" not in request.outputs:
             raise NotAcceptable("Vectors of the last layer's tokens are available as float32 or float16.")
         if len(request.inputs) > MAX_ROWS_SHOWN:
-            raise NotAcceptable(f"{OCTETS} has the vectors of tokens of at most {MAX_ROWS_SHOWN} inputs; use Arrow.")
+            raise NotAcceptable(f"{OCTETS} has the vectors of tokens of at most {MAX_ROWS_SHOWN} inputs; ask for JSON.")
     if request.partial:
-        raise NotAcceptable(f"{OCTETS} cannot contain the errors of single inputs; ask for JSON or Arrow.")
+        raise NotAcceptable(f"{OCTETS} cannot contain the errors of single inputs; ask for JSON.")
 
 
 def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Rendered:
@@ -247,75 +243,3 @@ def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Render
     if not np.isfinite(shown).all():
         raise NotAcceptable(f"These vectors have numbers too large for {dtype}; ask for float32.", field="accept")
     return Rendered(body=shown.tobytes(), headers=headers, content_type=OCTETS)
-
-
-# --- Arrow ----------------------------------------------------------------------------------------------------
-#
-# An Arrow IPC stream with one row for each input. The schema's metadata has the model and the fingerprint.
-#
-#     dense        fixed_size_list<float>[D], or of the one requested precision; of several precisions each has a
-#                  column: dense (float), dense_int8, dense_ubinary ...
-#     sparse       struct<indices: list<int32>, values: list<float>>
-#     colbert      list<fixed_size_list<float>[C]>, or of its precision, one vector for each token; also tokens
-#     muvera       fixed_size_list<float>[F]
-#     tokens_seen, tokens_kept   int32: the text's tokens, and those that the model read
-#     error        string: why this input has no vectors (partial_results); null if there is no error
-#
-# pyarrow is an optional dependency, imported on first use.
-
-ARROW = "application/vnd.apache.arrow.stream"
-
-
-def check_arrow() -> None:
-    """Raises NotAcceptable if pyarrow is not installed."""
-    if find_spec("pyarrow") is None:
-        raise NotAcceptable("This server has no pyarrow, which its extra `arrow` installs.")
-
-
-def render_arrow(result: EmbedResult) -> Rendered:
-    """All vectors of `result` as an Arrow stream."""
-    import pyarrow as pa  # noqa: PLC0415 - optional
-
-    lengths = result.usage.lengths
-    errors = {index: error.message for index, error in result.failures.items()}
-    columns: dict[str, Any] = {
-        "dense" if len(result.dense) == 1 or name == "float" else f"dense_{name}": _fixed_lists(rows)
-        for name, rows in result.dense.items()
-    }
-    if result.sparse is not None:
-        offsets = _offsets([len(vector.indices) for vector in result.sparse])
-        parts = [np.concatenate([getattr(vector, name) for vector in result.sparse]) for name in ("indices", "values")]
-        lists = [pa.ListArray.from_arrays(offsets, pa.array(part)) for part in parts]
-        columns["sparse"] = pa.StructArray.from_arrays(lists, ["indices", "values"])
-    if result.colbert is not None:
-        columns["colbert"] = _token_lists(result.colbert)
-    if result.muvera is not None:
-        columns["muvera"] = _fixed_lists(result.muvera)
-    if result.tokens is not None:
-        columns["tokens"] = _token_lists(result.tokens)
-    columns["tokens_seen"] = pa.array([length.seen for length in lengths], pa.int32())
-    columns["tokens_kept"] = pa.array([length.kept for length in lengths], pa.int32())
-    columns["error"] = pa.array([errors.get(index) for index in range(len(lengths))], pa.string())
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    batch = batch.replace_schema_metadata({"model": result.model, "fingerprint": result.fingerprint})
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, batch.schema) as writer:
-        writer.write_batch(batch)
-    return Rendered(body=stream.getvalue().to_pybytes(), content_type=ARROW)
-
-
-def _fixed_lists(rows: Vector) -> pyarrow.FixedSizeListArray:
-    """rows (N, D) as N lists of D numbers, without a copy if they are contiguous."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
-
-
-def _token_lists(texts: Sequence[Vector]) -> pyarrow.ListArray:
-    import pyarrow as pa  # noqa: PLC0415
-
-    return pa.ListArray.from_arrays(_offsets([len(rows) for rows in texts]), _fixed_lists(np.concatenate(texts)))
-
-
-def _offsets(lengths: Sequence[int]) -> npt.NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)  # (N + 1,)

@@ -1,10 +1,8 @@
 """Content negotiation: the format of the vectors (Accept) and the compression of a response (Accept-Encoding).
 
-The Accept header can select one of these formats for vectors. Otherwise the response has the product's own format:
-
-    application/octet-stream             one matrix; a parameter such as `;dtype=float16` selects float32, float16, int8
-                                         or ubinary; the default is the body's int8 or ubinary, else float32
-    application/vnd.apache.arrow.stream  one column per kind of vector
+Vectors have the product's own format, unless the Accept header prefers application/octet-stream: one matrix. Its
+parameter, such as `;dtype=float16`, selects float32, float16, int8 or ubinary; without it, the int8 or ubinary of the
+body counts, else float32.
 """
 
 from __future__ import annotations
@@ -18,16 +16,7 @@ from msgspec.structs import replace
 
 from vectord.errors import NotAcceptable
 from vectord.products.common.dialect import Call
-from vectord.products.common.vectors import (
-    ARROW,
-    OCTETS,
-    PRECISIONS,
-    Dtype,
-    check_arrow,
-    check_octets,
-    render_arrow,
-    render_octets,
-)
+from vectord.products.common.vectors import OCTETS, PRECISIONS, Dtype, check_octets, render_octets
 from vectord.schema import DocumentsRequest, EmbedRequest
 
 Coding: TypeAlias = Literal["zstd", "gzip"]
@@ -35,7 +24,6 @@ Coding: TypeAlias = Literal["zstd", "gzip"]
 MAX_ACCEPT_LENGTH = 1024  # of Accept and Accept-Encoding; a longer header counts as absent
 
 JSON_ONLY = "This response is JSON only, because its vectors are scaled for JSON."
-NOT_AS_ARROW = f"Documents are returned as JSON or as {OCTETS}."
 UNKNOWN_DTYPE = f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}."
 SEVERAL_PRECISIONS = (
     f"{OCTETS} has one of {', '.join(PRECISIONS)}; select it with Accept: {OCTETS};dtype=..., or accept JSON."
@@ -44,10 +32,10 @@ SEVERAL_PRECISIONS = (
 
 @functools.lru_cache(maxsize=256)
 def vector_format(accept: str | None) -> Accepted | None:
-    """The format for vectors that an Accept header prefers; None for the product's own."""
+    """The entry for OCTETS, if an Accept header prefers it; None for the product's own format."""
     # `max` returns the first of several entries with the same quality.
     preferred = max(accepted(accept), key=lambda entry: entry.quality, default=None)
-    return preferred if preferred is not None and preferred.quality and preferred.name in (OCTETS, ARROW) else None
+    return preferred if preferred is not None and preferred.quality and preferred.name == OCTETS else None
 
 
 def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
@@ -60,11 +48,6 @@ def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
         return call
     if not call.binary:
         raise NotAcceptable(JSON_ONLY, field="accept")
-    if form.name == ARROW:
-        if isinstance(call.request, DocumentsRequest):
-            raise NotAcceptable(NOT_AS_ARROW, field="accept")
-        check_arrow()
-        return replace(call, render=render_arrow)
     request = call.request
     colbert = request.colbert if isinstance(request, EmbedRequest) and "colbert" in request.outputs else None
     dtype = form.parameters.get("dtype")

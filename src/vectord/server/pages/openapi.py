@@ -23,7 +23,7 @@ from vectord import errors
 from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
-from vectord.products.common.vectors import ARROW, OCTETS
+from vectord.products.common.vectors import OCTETS
 from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
@@ -244,24 +244,21 @@ def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
     answers = [answer for route in routes for answer in route.answers]
     if not answers:
         return {"2XX": {"description": "OK; a body, if present, has no further content"}}
-    forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
-    headers = [*RESULT_HEADERS, *(OCTETS_HEADERS if OCTETS in forms else ())]
-    content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}
+    has_bytes = any(map(_may_be_bytes, routes))
+    headers = [*RESULT_HEADERS, *(OCTETS_HEADERS if has_bytes else ())]
+    content = {"application/json": {"schema": _any_of(answers, schemas)}, **({OCTETS: {}} if has_bytes else {})}
     shown = {name: _header_reference(name) for name in headers}
     return {"200": {"description": "OK", "headers": shown, "content": content}}
 
 
-def _binary_forms(route: Route) -> Sequence[str]:
-    """The forms other than JSON that its example's vectors can have, with the packages installed here."""
+def _may_be_bytes(route: Route) -> bool:
+    """Whether the vectors of its example can be one matrix."""
     if route.body is None:
-        return ()
-    forms = []
-    for form in (OCTETS, ARROW):
-        with suppress(VectordError):
-            call = route.parse(Incoming(body=orjson.dumps(route.example)))
-            if negotiated(call, {"accept": form}) is not call:
-                forms.append(form)
-    return forms
+        return False
+    with suppress(VectordError):
+        call = route.parse(Incoming(body=orjson.dumps(route.example)))
+        return negotiated(call, {"accept": OCTETS}) is not call
+    return False
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
@@ -297,7 +294,7 @@ def late_errors(endpoint: Endpoint, choice: Choice) -> Iterator[VectordError]:
         yield EARLY_ERRORS[1]  # of the product's own rate
     if endpoint.method != "GET":
         yield from REQUEST_ERRORS
-    if _binary_forms(choice.route):
+    if _may_be_bytes(choice.route):
         yield errors.NotAcceptable(ERROR, field="accept")
 
 
