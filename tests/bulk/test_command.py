@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +13,8 @@ from tests.bulk.makers import read_output, rows_of, write_input
 from tests.opening import minilm_folder
 
 from vectord.bulk.options import parameters
-from vectord.bulk.progress import ProgressBar
 from vectord.cli.main import run
-from vectord.config import TelemetryConfig
 from vectord.config.settings import SETTINGS
-from vectord.observability.logs import configure
 
 
 @pytest.fixture(autouse=True)
@@ -168,39 +162,3 @@ def test_another_model_that_cannot_be_loaded_is_logged(chosen: list[str], capsys
     words = ["./cut", "./whole", *chosen, "--backend", "openvino"]
     assert run(["bulk", "in.jsonl", "out.jsonl", *words]) == 0
     assert "cut could not be loaded: cut/model.safetensors: " in capsys.readouterr().err
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard error, with the log of a job that has a bar. Not a fixture: pytest replaces sys.stderr after those."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    configure(TelemetryConfig(log_level="warning"))
-    return terminal
-
-
-def test_a_line_of_the_log_is_written_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a line of its own. After the bar, the log writes to standard error again."""
-    terminal = on_a_terminal(monkeypatch)
-    with ProgressBar(total=10) as bar:
-        bar.advance(5, rows=5, tokens=50)
-        logging.getLogger("vectord").warning("a line with [brackets]")
-    logging.getLogger("vectord").warning("a last line")
-    shown = terminal.getvalue().replace("\r\x1b[2K", "\n")
-    assert re.search(r"(?m)^\S*\d\d:\d\d:\d\d .*a line with \[brackets\]", shown)
-    assert terminal.getvalue().endswith("a last line\n")
-
-
-def test_the_bar_shows_how_far_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its download and loading, before the first row. Afterwards the log has its own bars again."""
-    terminal = on_a_terminal(monkeypatch)
-    model = logging.getLogger("vectord.progress")
-    with ProgressBar(total=10):
-        model.info("model.safetensors", extra={"progress": (1, 4)})
-        logging.getLogger("vectord").warning("a line, after which the bar is drawn")
-    assert "0% model.safetensors, 25%" in terminal.getvalue()
-    assert (model.handlers, model.level, model.propagate) == ([], logging.NOTSET, True)

@@ -5,7 +5,8 @@ Any module reports progress by a record of the logger `vectord.progress`, on any
     progress.info("loading BAAI/bge-m3", extra={"progress": (done, total)})
 
 total: None if it is unknown. A bar with the message appears with the first record, and disappears when `done` reaches
-`total`, or when `done` is None. Other forms of the log leave these records out.
+`total`, or when `done` is None. A further extra, `bar`, names a bar whose message changes. Other forms of the log leave
+these records out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class TerminalHandler(LineHandler):
             return
         try:
             if (progress := getattr(record, "progress", None)) is not None:
-                self._draw(record.getMessage(), *progress)
+                message = record.getMessage()
+                self._draw(getattr(record, "bar", message), message, *progress)
                 return
             from rich.text import Text  # noqa: PLC0415
 
@@ -59,18 +61,18 @@ class TerminalHandler(LineHandler):
             self._tasks.clear()
             self._stop()
 
-    def _draw(self, what: str, done: int | None, total: int | None) -> None:
+    def _draw(self, bar: str, message: str, done: int | None, total: int | None) -> None:
         if done is None or done == total:
-            if what in self._tasks:
-                self._bars.remove_task(self._tasks.pop(what))
+            if bar in self._tasks:
+                self._bars.remove_task(self._tasks.pop(bar))
             if not self._tasks:
                 self._stop()
             return
         if self._bars is None:
             self._start()
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done)
+        if bar not in self._tasks:
+            self._tasks[bar] = self._bars.add_task(message, total=total)
+        self._bars.update(self._tasks[bar], completed=done, description=message)
 
     def _start(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - 60 ms, which a start without bars need not wait for

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import signal
 import sys
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, closing
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -132,7 +132,7 @@ async def _embed(pipeline: Pipeline, source: InputSource, options: SimpleNamespa
 
     job = source.job
     async with AsyncExitStack() as stack:
-        progress = stack.enter_context(_progress(source, options))
+        progress = stack.enter_context(closing(_progress(source, options)))
         embedder: BulkEmbedder
         if config is None:
             from vectord.bulk.remote import RemoteEmbedder  # noqa: PLC0415 - httpx
@@ -164,8 +164,8 @@ def _stop_on_signals(pipeline: Pipeline) -> None:
         loop.add_signal_handler(number, stop, number)
 
 
-def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextManager[JobProgress]:
-    from vectord.bulk.progress import JobProgress, ProgressBar  # noqa: PLC0415
+def _progress(source: InputSource, options: SimpleNamespace) -> JobProgress:
+    from vectord.bulk.progress import JobProgress  # noqa: PLC0415
 
     rows = None
     if source.format == "parquet":
@@ -173,7 +173,7 @@ def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextM
 
         rows = count_rows(source)
     total = rows if source.format in {"parquet", "arrow"} else source.size_bytes
-    return ProgressBar(total) if has_bar(options) else nullcontext(JobProgress(total))
+    return JobProgress(total, has_bar=has_bar(options))
 
 
 def _print_summary(summary: Summary) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
@@ -20,23 +20,24 @@ from vectord.cli.commands import (
     INSTEAD_URL,
     TOKEN,
     command_with_settings,
+    configure_log,
     load_settings,
     names_for_server,
     refusal,
     running_server,
 )
-from vectord.cli.printing import console, print_json, print_table, print_text, printable
-from vectord.config import ModelConfig
+from vectord.cli.printing import print_json, print_table, print_text, printable
+from vectord.config import ModelConfig, TelemetryConfig
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode
-from vectord.observability.progress import one_line_column
+from vectord.observability.progress import terminal_handler
+from vectord.schema import PullResult
 
 if TYPE_CHECKING:
     from vectord.checkpoints.pulling import Progress
     from vectord.tools.probe import ProbedServer, ProbeReply
 
-WIDE = 72  # columns of a terminal that has room for a bar, the speed and the remaining time
 POLL_S = 0.5  # between two requests for the progress of a running server
 
 HELP = """\
@@ -106,29 +107,29 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
     path = Path(config.lock_file or LOCK_FILE).expanduser()
     lock = dict(read_lock(path)) if locked or path.exists() else {}
     pulled = []
-    with _progress(as_json) as progress:
-        revisions: dict[str, str | None] = dict.fromkeys(_hub_ids(config), config.revision)
-        names = list(revisions)
-        for hub_id in names:
-            if locked and hub_id not in lock:
-                raise ConfigError(f"--locked: {hub_id} is not in {path}; vectord pull without --locked adds it")
-            one = pull(
-                hub_id,
-                revision=revisions[hub_id],
-                cache=cache_folder(config.hf_home, os.environ),
-                token=config.hf_token,
-                progress=progress,
-                graphs=required_graphs(loaded.config.device),
-                held_to=lock[hub_id] if locked else None,
-            )
-            pulled.append(one)
-            if not locked:  # after each model, so that a later failure loses nothing
-                lock[hub_id] = one.locked
-                write_lock(path, lock.values())
-            base = find_base(one.folder)
-            if base is not None and not is_model_folder(Path(base)) and (base_id := hub_id_of(base)) not in revisions:
-                revisions[base_id] = None  # the setting is the adapter's
-                names.append(base_id)
+    configure_log(loaded)
+    revisions: dict[str, str | None] = dict.fromkeys(_hub_ids(config), config.revision)
+    names = list(revisions)
+    for hub_id in names:
+        if locked and hub_id not in lock:
+            raise ConfigError(f"--locked: {hub_id} is not in {path}; vectord pull without --locked adds it")
+        one = pull(
+            hub_id,
+            revision=revisions[hub_id],
+            cache=cache_folder(config.hf_home, os.environ),
+            token=config.hf_token,
+            progress=_progress(as_json),
+            graphs=required_graphs(loaded.config.device),
+            held_to=lock[hub_id] if locked else None,
+        )
+        pulled.append(one)
+        if not locked:  # after each model, so that a later failure loses nothing
+            lock[hub_id] = one.locked
+            write_lock(path, lock.values())
+        base = find_base(one.folder)
+        if base is not None and not is_model_folder(Path(base)) and (base_id := hub_id_of(base)) not in revisions:
+            revisions[base_id] = None  # the setting is the adapter's
+            names.append(base_id)
     if as_json:
         rows = [{**asdict(one.locked), "folder": str(one.folder), "fetched_bytes": one.fetched_bytes} for one in pulled]
         return print_json({"lock_file": str(path), "models": rows})
@@ -148,25 +149,21 @@ def command(line: CommandLine, locked: bool, url: str | None, token: str | None,
     return print_table(table, headings, caption=caption, caption_justify="left")
 
 
-class _Report(msgspec.Struct):
-    """A running server's answer to a pull."""
-
-    model: str
-    state: Literal["pulling", "served"]
-    done_bytes: int
-    total_bytes: int
-
-
 def _pull_onto(line: CommandLine, url: str | None, token: str | None, names: Sequence[str], as_json: bool) -> int:
     """Let the server at `url` pull these models."""
+    from vectord.observability import logs  # noqa: PLC0415
+
+    logs.configure(TelemetryConfig(log_level="warning"))
     served = []
-    with running_server(line, url, token) as server, _progress(as_json) as progress:
+    with running_server(line, url, token) as server:
         for name in names:
-            reply = _await_pull(server, name, progress)
-            if isinstance(reply, _Report):
+            reply = _await_pull(server, name, _progress(as_json))
+            if isinstance(reply, PullResult):
                 served.append(printable(reply.model))
                 continue
             click.echo(f"vectord: {name}: {refusal(reply)}", file=sys.stderr)
+    if (handler := terminal_handler()) is not None:
+        handler.end_bars()
     if as_json:
         print_json({"served": served})
     elif served:
@@ -174,12 +171,12 @@ def _pull_onto(line: CommandLine, url: str | None, token: str | None, names: Seq
     return 0 if len(served) == len(names) else ExitCode.FAILED
 
 
-def _await_pull(server: ProbedServer, name: str, progress: Progress) -> _Report | ProbeReply:
+def _await_pull(server: ProbedServer, name: str, progress: Progress) -> PullResult | ProbeReply:
     """The report of the served model, or the refusal."""
     while True:
         reply = server.send("POST", f"/vectord/models/{quote(name)}/pull", None)
         try:
-            report = msgspec.convert(reply.json(), _Report)
+            report = msgspec.convert(reply.json(), PullResult)
         except msgspec.ValidationError:
             return reply
         if reply.status != 200 or report.state == "served":
@@ -202,37 +199,18 @@ def _hub_ids(config: ModelConfig) -> list[str]:
     return list(found)
 
 
-@contextmanager
-def _progress(as_json: bool) -> Iterator[Progress]:
-    """A bar for each model on a terminal, else a line for each model on standard error. Nothing with JSON."""
-    tasks: dict[str, Any] = {}
-    if as_json:
-        yield lambda hub_id, done, total: None
-    elif not sys.stderr.isatty():
+def _progress(as_json: bool) -> Progress:
+    """Shows the progress of a model: a bar of the log on a terminal, else a line. Nothing with JSON."""
+    bars = logging.getLogger("vectord.progress")
+    begun = as_json
 
-        def write_line(hub_id: str, done: int, total: int) -> None:
-            if hub_id not in tasks:
-                tasks[hub_id] = None
-                sys.stderr.write(f"vectord: {hub_id}, {total:,} bytes\n")
+    def show(hub_id: str, done: int, total: int) -> None:
+        nonlocal begun
+        if terminal_handler() is not None and not as_json:
+            bars.setLevel(logging.INFO)  # the log itself shows warnings only
+            bars.info(hub_id, extra={"progress": (done, total)})
+        elif not begun:
+            begun = True
+            sys.stderr.write(f"vectord: {hub_id}, {total:,} bytes\n")
 
-        yield write_line
-    else:
-        from rich import progress as rich  # noqa: PLC0415
-
-        screen = console(stderr=True)
-        one_line = one_line_column()
-        columns: list[rich.ProgressColumn] = [
-            rich.TextColumn("{task.description}", markup=False, table_column=one_line),
-            rich.DownloadColumn(table_column=one_line),
-        ]
-        if screen.width >= WIDE:
-            columns[1:1] = [rich.BarColumn(bar_width=None)]
-            columns += [rich.TransferSpeedColumn(table_column=one_line), rich.TimeRemainingColumn(compact=True)]
-        with rich.Progress(*columns, console=screen) as bars:
-
-            def update(hub_id: str, done: int, total: int) -> None:
-                if hub_id not in tasks:
-                    tasks[hub_id] = bars.add_task(hub_id)
-                bars.update(tasks[hub_id], completed=done, total=total)
-
-            yield update
+    return show
