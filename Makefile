@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help install wheel release serve environments test test-rest test-all test-ray test-lowest test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference programs clients test-clients rpc bench-soak \
-  bench-overload bench-scaling bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
+  bench-overload bench-bulk bench-console bench-fairness fuzz attack site audit lock lock-check sbom
 
 # Without a cache of bytecode, which some machines turn off, each of the tests' hundreds of processes compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -204,9 +204,6 @@ bench-ray: $(SERVE_ENV) $(DEV_ENV) $(RAY_ENV) ## Compare two replicas of Ray Ser
 
 bench-overload: $(SERVE_ENV) $(DEV_ENV) ## Measure goodput and rejections at five times the server's capacity
 	@.venv-dev/bin/python -m bench overload $(ARGS)
-
-bench-scaling: $(SERVE_ENV) $(DEV_ENV) ## Model the throughput on more cores from parts measured on one, and compare with this machine
-	@.venv-dev/bin/python -m bench scaling $(ARGS)
 
 bench-large: $(SERVE_ENV) $(DEV_ENV) ## Measure BGE-M3, its reranker and Qwen3-0.6B by shape, with random weights (5.6 GB)
 	@.venv-dev/bin/python -m bench large $(ARGS)

@@ -24,7 +24,6 @@ from bench import (
     quality,
     rejections,
     run,
-    scaling,
     soak,
     static,
     systems,
@@ -130,7 +129,7 @@ def _vectord(options: argparse.Namespace, machine: dict[str, str]) -> None:
         "model": f"{DEFAULT_MODEL}, dtype {options.dtype}, backend {options.backend}, vector cache off",
         "texts": f"{len(corpus.texts)}, {corpus.tokens / len(corpus.texts):.1f} tokens each, corpus {corpus.digest}",
     }
-    if options.measure not in ("soak", "overload", "fairness", "console", "scaling"):
+    if options.measure not in ("soak", "overload", "fairness", "console"):
         about["figures"] = f"the best of {options.rounds} rounds"
     report = Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds)
     show(report, options.json)
@@ -231,9 +230,6 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "texts":
         further = texts.measure(subject, options.rounds)
         return texts.rows(further), further
-    if options.measure == "scaling":
-        scaled = scaling.measure(subject, options.texts)
-        return scaling.rows(scaled), {"scaling": [scaled]}
     if options.measure == "bulk":
         jobs = bulk.measure(subject, options.rounds, options.texts)
         return bulk.rows(jobs), jobs
@@ -264,7 +260,6 @@ def _options() -> argparse.Namespace:
             "quality",
             "int8",
             "static",
-            "scaling",
             "systems",
             "texts",
             "tokenizing",
@@ -280,7 +275,6 @@ def _options() -> argparse.Namespace:
         "precision: vectors and search results of each dtype; "
         "quality: nDCG@10 and recall of each dtype and kind of vectors; int8: its speed next to the usual dtype; "
         "static: a table in process, next to model2vec and sentence-transformers; "
-        "scaling: a model of more cores from parts measured on one, and this machine's figures next to it; "
         "systems: the benchmarks that other servers have published; "
         "texts: CPU time of a further text in a request, without computing it; "
         "tokenizing: CPU time of a text in tokenizers and in tokie",
