@@ -58,12 +58,13 @@ def test_row_i_is_the_vector_of_text_i(texts, client):
 @LAW
 def test_row_i_has_all_kinds_of_vectors_of_text_i(texts, client):
     """From one pass of the model."""
-    made = call_sync(FakeServer(), "embed_all", texts, client=client)
+    made = call_sync(FakeServer(), "embed_all", texts, outputs=["dense", "sparse", "colbert", "tokens"], client=client)
     assert np.array_equal(made.dense, vectors_of(texts))
     assert _weights(made.sparse) == [sparse_of(text) for text in texts]
     assert all(
-        np.array_equal(rows, vector_of(text, rows=len(text) + 1))
-        for text, rows in zip(texts, made.colbert, strict=True)
+        np.array_equal(rows, vector_of(text, rows=len(text) + 1)) and rows.flags.writeable
+        for kind in (made.colbert, made.tokens)
+        for text, rows in zip(texts, kind, strict=True)
     )
     assert (made.model, made.fingerprint, made.truncated) == (MODEL, FINGERPRINT, [])
     assert made.tokens_read == sum(map(len, texts))

@@ -52,13 +52,6 @@ def test_ubinary_has_the_signs(call, server, reference):
     assert (bits == (reference > 0)).mean() > 0.99
 
 
-def test_an_iterator_is_embedded_batch_by_batch(call, server, reference):
-    """The batches contain the texts and their vectors."""
-    batches = call(server, "embed_iter", iter(TEXTS), client=CLIENT)
-    assert [text for batch in batches for text in batch.texts] == TEXTS
-    assert cosines(np.concatenate([batch.vectors for batch in batches]), reference).min() > CLOSE
-
-
 def test_three_kinds_of_vectors_from_one_pass(call, server):
     """Of a model like BGE-M3."""
     made = call(server, "embed_all", TEXTS, model="tiny-bge-m3", client=CLIENT)

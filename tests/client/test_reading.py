@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.fakes import MODEL, answer, sparse_of, vector_of, vectors_of
+from tests.client.fakes import MODEL, answer
 from tests.products.results import route_of
 
 from vectord.client.errors import ServerFailed
@@ -16,7 +16,7 @@ from vectord.client.reading import read_vectors
 from vectord.client.requests import HttpReply
 from vectord.products.common.dialect import Incoming, Rendered
 from vectord.products.vectord import DIALECT
-from vectord.schema import EmbedRequest, EmbedResult, Sparse, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, Sparse
 from vectord.server.results import result_headers
 
 TEXTS = ["abba", "b", "the same the same"]
@@ -38,51 +38,6 @@ def embedded(texts: list[str] = TEXTS, **options: object) -> EmbedResult:
     result = answer(EmbedRequest(inputs=texts, outputs=frozenset(KINDS), **options))
     assert isinstance(result, EmbedResult)
     return result
-
-
-@pytest.mark.parametrize(
-    ("precision", "layout", "expected"),
-    [
-        ("float", "<f4", vectors_of(TEXTS)),
-        ("int8", "i1", np.rint(vectors_of(TEXTS) * 127).astype(np.int8)),
-        ("ubinary", "u1", np.packbits(vectors_of(TEXTS) > 0, axis=1)),
-    ],
-)
-def test_a_matrix_is_read_unchanged(precision, layout, expected):
-    """In each precision."""
-    body = b'{"inputs": ["a"], "encoding": "base64", "precisions": ["%s"]}' % precision.encode()
-    reply = written(answer(EmbedRequest(inputs=TEXTS, precisions=(precision,))), body)
-    read = read_vectors(reply, ["dense"], 3, layout=layout).dense
-    assert read.dtype == expected.dtype
-    assert np.array_equal(read, expected)
-
-
-@given(texts=st.lists(st.text(max_size=12), min_size=1, max_size=6))
-@settings(max_examples=40, deadline=None)
-def test_all_kinds_of_vectors_are_read_unchanged(texts):
-    """Also of empty texts, which have no sparse weights."""
-    piece = read_vectors(written(embedded(texts)), KINDS, len(texts))
-    assert piece.model == MODEL
-    assert np.array_equal(piece.dense, vectors_of(texts))
-    for text, colbert, tokens in zip(texts, piece.colbert, piece.tokens, strict=True):
-        assert np.array_equal(colbert, vector_of(text, rows=len(text) + 1))
-        assert np.array_equal(tokens, colbert)
-    for text, (ids, weights) in zip(texts, piece.sparse, strict=True):
-        assert dict(zip(ids.tolist(), weights.tolist(), strict=True)) == sparse_of(text)
-
-
-def test_arrays_are_writable_copies():
-    """Not views of the read-only response, which would stay in memory."""
-    piece = read_vectors(written(embedded()), KINDS, len(TEXTS))
-    for array in (piece.dense, *piece.colbert, *piece.tokens, *piece.sparse[0]):
-        assert array.flags.writeable
-        assert array.flags.c_contiguous
-
-
-def test_truncated_texts_are_named():
-    """By their index in the request."""
-    result = embedded(["a", "b" * 1001, "c", "d" * 2000], text=TextOptions(truncate=True))
-    assert read_vectors(written(result), KINDS, 4).truncated == [1, 3]
 
 
 def changed(**facts: object) -> EmbedResult:

@@ -19,8 +19,6 @@ from vectord.client.requests import (
     RequestPart,
     RequestTemplate,
     get,
-    ids_size,
-    pair_size,
     post,
     split,
     text_size,
@@ -34,60 +32,13 @@ LIMITS = st.builds(PartLimits, texts=st.integers(1, 8), characters=st.integers(1
 
 @given(TEXTS, LIMITS)
 @settings(deadline=None)
-def test_the_parts_are_the_list_in_order(texts, limits):
-    """No item is lost, duplicated or moved; each part has its start index."""
-    parts = list(split(TEMPLATE, texts, text_size, limits))
-    assert list(itertools.chain.from_iterable(part.items for part in parts)) == texts
-    assert [part.start for part in parts] == list(itertools.accumulate((len(part.items) for part in parts), initial=0))[
-        : len(parts)
-    ]
-
-
-@given(TEXTS, LIMITS)
-@settings(deadline=None)
-def test_no_part_is_empty_or_exceeds_its_limits(texts, limits):
-    """A text that exceeds the limit is alone."""
-    for part in split(TEMPLATE, texts, text_size, limits):
-        assert 1 <= len(part.items) <= limits.texts
-        assert sum(map(len, part.items)) <= limits.characters or len(part.items) == 1
-
-
-@given(TEXTS, LIMITS)
-@settings(deadline=None)
 def test_a_part_ends_only_where_the_next_text_does_not_fit(texts, limits):
-    """So the number of requests is minimal for this order."""
+    """So the number of requests is minimal for this order. A text that exceeds the limit is alone."""
     for one, other in itertools.pairwise(split(TEMPLATE, texts, text_size, limits)):
         fits = sum(map(len, one.items)) + len(other.items[0]) <= limits.characters
         assert len(one.items) == limits.texts or not fits
-
-
-def test_an_iterator_is_read_one_item_beyond_the_part():
-    """That item shows that the part is full."""
-    read = []
-    texts = (read.append(text) or text for text in itertools.repeat("a"))
-    next(split(TEMPLATE, texts, text_size, PartLimits(texts=3, characters=100)))
-    assert len(read) == 4
-
-
-@pytest.mark.parametrize(
-    ("item", "size", "expected"),
-    [("abc", text_size, 3), ("abc", pair_size, 3), (("ab", "c"), pair_size, 3), ([1, 2], ids_size, 2)],
-    ids=["text", "one of pairs", "pair", "ids"],
-)
-def test_the_size_of_an_item_is_its_characters(item, size, expected):
-    """Or the number of ids."""
-    assert size(item, 0) == expected
-
-
-@pytest.mark.parametrize(
-    ("item", "size"),
-    [(None, text_size), (float("nan"), text_size), (3, pair_size), (("a",), pair_size), (("a", None), pair_size)],
-    ids=["none", "nan of a table", "number", "half a pair", "pair with none"],
-)
-def test_an_invalid_item_is_named_by_its_index(item, size):
-    """Before a request is sent, without showing the item."""
-    with pytest.raises(TypeError, match="item 7 must be a string"):
-        size(item, 7)
+        assert len(one.items) <= limits.texts
+        assert sum(map(len, one.items)) <= limits.characters or len(one.items) == 1
 
 
 def test_the_body_has_the_options_and_the_items():
@@ -95,12 +46,6 @@ def test_the_body_has_the_options_and_the_items():
     template = RequestTemplate(path="/", key="inputs", body={"dimensions": np.int64(3)})
     body = RequestPart(template, 0, [np.str_("a"), "ü"]).body()
     assert json.loads(body) == {"dimensions": 3, "inputs": ["a", "ü"]}
-
-
-def test_a_value_without_a_json_form_is_a_type_error():
-    """Such as an object as an option."""
-    with pytest.raises(TypeError, match="cannot be sent: object"):
-        RequestPart(RequestTemplate(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
 
 
 def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
@@ -165,13 +110,6 @@ def test_the_server_accepts_the_request_id():
     """Each request has its own."""
     first, second = get("/"), get("/")
     assert request_id(first.headers) == first.headers["x-request-id"] != second.headers["x-request-id"]
-
-
-def test_lane_and_expected_space_are_headers():
-    """Every route reads them."""
-    template = RequestTemplate(path="/", key="inputs", body={}, expect_fingerprint="f00d")
-    headers = post(RequestPart(template, 0, ["a"]), "bulk").headers
-    assert (headers["x-vectord-lane"], headers["x-vectord-expect-fingerprint"]) == ("bulk", "f00d")
 
 
 @pytest.mark.parametrize(("length", "packed"), [(GZIP_MIN_BYTES - 16, False), (GZIP_MIN_BYTES - 15, True)])

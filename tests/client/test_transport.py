@@ -165,14 +165,6 @@ def test_after_the_last_retry_the_error_is_that_of_the_server():
     assert (failed.value.retry_after_s, len(script.requests)) == (3.0, 3)
 
 
-def test_a_wait_beyond_the_time_limit_fails_at_once():
-    """Without waiting."""
-    script = Script(httpx.Response(429, headers={"retry-after": "3600"}))
-    with pytest.raises(errors.Overloaded):
-        send(script)
-    assert len(script.requests) == 1
-
-
 def test_a_request_without_retries_is_sent_once():
     """Health is reported at once."""
     script = Script(httpx.ConnectError("refused"))

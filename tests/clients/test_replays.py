@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -173,127 +172,7 @@ def test_continue_shows_an_error(server):
 # --- Weaviate: usecases/modulecomponents/clients/transformers/transformers.go ---------------------------------
 
 
-def weaviate_text(server: str, text: str, **config: Any) -> httpx.Response:
-    """Go also sends empty keys, and sets no Content-Type."""
-    empty = {"dims": 0, "vector": None, "error": ""}
-    body = {"text": text, **empty, "config": {"pooling_strategy": "masked_mean", **config}}
-    return HTTP.post(f"{server}/vectors", content=json.dumps(body))
-
-
-def test_weaviate_waits_until_the_server_is_ready(server):
-    """Any status below 300, and an object."""
-    assert HTTP.get(f"{server}/.well-known/ready").status_code < 300
-    assert get(f"{server}/meta")["model"]["model_name"] == MODEL
-
-
-@pytest.mark.parametrize("task", ["query", "passage"])
-def test_weaviate_vectorizes_a_text(server, own, task):
-    """One text for each request; a long one is truncated, as by its container."""
-    for text in (*TEXTS[:2], TOO_LONG):
-        answer = weaviate_text(server, text, task_type=task)
-        assert "content-type" not in answer.request.headers
-        assert answer.status_code == 200
-        assert (answer.json()["text"], answer.json()["dims"]) == (text, 384)
-        assert_same_vectors([answer.json()["vector"]], own.embed([text], truncate=True))
-
-
-def test_weaviate_vectorizes_texts(server, own):
-    """As many vectors as texts, in their order."""
-    answer = post(f"{server}/vectors", {"texts": TEXTS, "config": {"task_type": "passage"}})
-    assert answer["dims"] == 384
-    assert_same_vectors(answer["vectors"], own.embed(TEXTS))
-
-
-def test_weaviate_shows_an_error(server):
-    """Its message contains `error`; MiniLM is not trained for 64 dimensions."""
-    answer = weaviate_text(server, "a", task_type="passage", dimensions=64)
-    assert answer.status_code == 400
-    assert "not trained" in answer.json()["error"]
-
-
 # --- llama.cpp's server: its README, by which its clients are written -----------------------------------------
 
 
-def test_llama_cpp_clients_embed(server, own):
-    """A plain list with a list of one vector for each text."""
-    items = post(f"{server}/embedding", {"content": TEXTS})
-    assert [item["index"] for item in items] == list(range(len(TEXTS)))
-    assert_same_vectors([row for item in items for row in item["embedding"]], own.embed(TEXTS))
-    (item,) = post(f"{server}/embedding", {"content": QUERY, "embd_normalize": -1})
-    assert_same_vectors(item["embedding"], own.embed([QUERY]))
-
-
-def test_llama_cpp_clients_rerank_by_logits(server, own):
-    """Only llama.cpp has /reranking."""
-    answer = post(f"{server}/v1/reranking", {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "top_n": 2})
-    logits = own.rank(QUERY, PASSAGES, scores="raw")[:2]
-    assert [item["index"] for item in answer["results"]] == [index for index, _ in logits]
-    got = [item["relevance_score"] for item in answer["results"]]
-    assert got == pytest.approx([score for _, score in logits], abs=1e-2)
-
-
-def test_llama_cpp_clients_tokenize(server, own):
-    """In both directions, without special tokens by default."""
-    bare = post(f"{server}/tokenize", {"content": QUERY})["tokens"]
-    framed = post(f"{server}/tokenize", {"content": QUERY, "add_special": True})["tokens"]
-    assert framed == own.token_ids(QUERY) == [101, *bare, 102]
-    assert post(f"{server}/detokenize", {"tokens": bare})["content"] == "which animal is happy?"
-
-
-def test_llama_cpp_clients_check_the_server_first(server):
-    """/health, and the limits in /props."""
-    assert get(f"{server}/v1/health") == {"status": "ok"}
-    assert get(f"{server}/props")["default_generation_settings"]["n_ctx"] == MAX_TOKENS
-
-
-def test_llama_cpp_clients_get_an_error_for_long_texts(server):
-    """By its error type and both numbers; it is not a 500."""
-    answer = HTTP.post(f"{server}/embedding", json={"content": TOO_LONG})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"], error["n_ctx"]) == (400, "exceed_context_size_error", MAX_TOKENS)
-    assert error["n_prompt_tokens"] > MAX_TOKENS
-
-
 # --- vLLM: the clients of examples/pooling in its repository --------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["/score", "/v1/score"])
-@pytest.mark.parametrize(("one", "many"), [("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")])
-def test_vllm_clients_score(server, expected, path, one, many):
-    """One text with several others, in their order."""
-    answer = post(f"{server}{path}", {"model": RERANKER, one: QUERY, many: PASSAGES})
-    assert [item["index"] for item in answer["data"]] == [0, 1, 2]
-    assert [item["score"] for item in answer["data"]] == expected
-
-
-def test_vllm_clients_pool(server, own):
-    """One vector for each text, or for each token."""
-    answer = post(f"{server}/pooling", {"model": MODEL, "input": TEXTS, "task": "embed"})
-    assert_same_vectors([item["data"] for item in answer["data"]], own.embed(TEXTS))
-    answer = post(f"{server}/pooling", {"model": MODEL, "input": QUERY, "task": "token_embed"})
-    assert np.asarray(answer["data"][0]["data"]).shape == (len(own.token_ids(QUERY)), 384)
-
-
-def test_vllm_clients_rerank(server, expected):
-    """Each result with its document in an object."""
-    body = {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "truncate_prompt_tokens": -1}
-    answer = post(f"{server}/v1/rerank", body)
-    assert scores_in_order(answer["results"]) == expected
-    assert {item["index"]: item["document"]["text"] for item in answer["results"]} == dict(enumerate(PASSAGES))
-
-
-def test_vllm_clients_truncate(server, own):
-    """`truncate_prompt_tokens` of -1 is the model's limit; without it a long text is refused."""
-    body = {"model": MODEL, "input": TOO_LONG}
-    answer = post(f"{server}/v1/embeddings", {**body, "truncate_prompt_tokens": -1})
-    assert_same_vectors([answer["data"][0]["embedding"]], own.embed([TOO_LONG], truncate=True))
-    assert answer["usage"]["prompt_tokens"] == MAX_TOKENS
-    assert HTTP.post(f"{server}/v1/embeddings", json=body).status_code == 400
-
-
-def test_vllm_clients_tokenize(server, own):
-    """They fit texts to the model by the token count."""
-    answer = post(f"{server}/tokenize", {"model": MODEL, "prompt": QUERY})
-    assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), MAX_TOKENS)
-    assert answer["tokens"] == own.token_ids(QUERY)
-    assert "happy" in post(f"{server}/detokenize", {"model": MODEL, "tokens": answer["tokens"]})["prompt"]

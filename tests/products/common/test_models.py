@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 from tests.dialects import all_dialects
@@ -12,8 +9,8 @@ from tests.products.results import model_info, model_list
 
 from vectord.errors import Forbidden
 from vectord.products.common.dialect import Dialect, Incoming, Rendered, Route
-from vectord.products.common.models import model_item, ready_models, render_listed_models
-from vectord.schema import ListModels, ModelList
+from vectord.products.common.models import ready_models
+from vectord.schema import ListModels
 from vectord.server.grpc import messages
 
 NONE_SERVED = replace(model_list(), models=[])  # for a key with `models = []`
@@ -23,38 +20,6 @@ LISTS = [
     for route in dialect.routes
     if route.method == "GET"
 ]
-RERANKER = {"outputs": frozenset(), "reranks": True, "labels": ("LABEL_0",), "dimensions": 0}
-
-
-def listed(served: ModelList, **options: str) -> Any:
-    return json.loads(render_listed_models(served, **options).body)
-
-
-def test_models_are_listed_by_purpose():
-    """Semantic Explorer reads the names of models with dense vectors, and of rerankers, in order."""
-    sparse = model_info("sparse", outputs=frozenset({"sparse"}), dimensions=0)
-    both = model_info("both", reranks=True)
-    shown = listed(model_list(model_info("a"), model_info("b", **RERANKER), sparse, both))
-    assert [item["id"] for item in shown["data"]] == ["a", "b", "sparse", "both"]
-    assert shown["object"] == "list"
-    assert shown["embedding_models"] == ["a", "both"]
-    assert shown["reranking_models"] == ["b", "both"]
-
-
-@pytest.mark.parametrize(
-    ("facts", "capabilities"),
-    [
-        pytest.param({}, ["embed"], id="embeds"),
-        pytest.param({"outputs": frozenset({"sparse"}), "dimensions": 0}, [], id="no dense vector"),
-        pytest.param(RERANKER, ["rerank"], id="cross-encoder"),
-        pytest.param({"outputs": frozenset(), "labels": ("sad", "glad")}, ["classify"], id="classifier"),
-    ],
-)
-def test_an_item_has_infinitys_capabilities(facts, capabilities):
-    """They are infinity's operations on the model; it classifies with several labels only."""
-    assert model_item(model_info(**facts))["capabilities"] == capabilities
-
-
 # --- readiness ------------------------------------------------------------------------------------------------
 
 
@@ -98,9 +63,3 @@ def test_grpc_refuses_info_for_a_key_without_models():
     """The client gets no internal error."""
     with pytest.raises(Forbidden):
         messages.facts(NONE_SERVED)
-
-
-def test_a_model_is_listed_with_each_of_its_adapters() -> None:
-    """Its names are those of requests, so that clients find them in the list."""
-    shown = listed(model_list(model_info("a", adapters=["query", "passage"]), model_info("b")))
-    assert [item["id"] for item in shown["data"]] == ["a", "a:query", "a:passage", "b"]

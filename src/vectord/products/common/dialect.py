@@ -87,14 +87,11 @@ class Call(msgspec.Struct, frozen=True):
         return error.named(self.part_names(error.part))
 
     def answered(self, result: Result | BatchResult) -> Rendered:
-        """The response for `result`. Errors, also those of single inputs, get the field names of this body."""
+        """The response for `result`. Errors of single inputs get the field names of this body."""
         if isinstance(result, EmbedResult) and result.failures:
             failures = {index: self.named(error) for index, error in result.failures.items()}
             result = replace(result, failures=failures)
-        try:
-            return self.render(result)
-        except VectordError as error:
-            raise self.named(error) from error.__cause__
+        return self.render(result)
 
 
 _ids = Random()  # noqa: S311 - no secrets; os.urandom would let another thread take the interpreter
