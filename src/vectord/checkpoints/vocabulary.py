@@ -36,6 +36,12 @@ def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
     return found
 
 
+def find_tokens(path: Path, ids: Iterable[int]) -> dict[int, str]:
+    """Return the tokens of those `ids` that the tokenizer.json at `path` has."""
+    wanted, (known, _) = frozenset(ids), read_vocabulary(path)
+    return {i: token for token, i in known.items() if type(i) is int and i in wanted}
+
+
 def read_vocabulary(path: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
     """Return the id of each token of the tokenizer.json at `path`, and the whole file.
 

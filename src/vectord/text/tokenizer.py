@@ -2,7 +2,7 @@
 
 `read` feeds the queue; `tokenize` and `decode` answer their own routes. Everything here blocks, and several threads may
 call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, listwise.py, colbert.py and
-windows.py read all inputs that are not a single text.
+windows.py read all inputs that are not a single text, interleaved.py those with images.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
-from vectord.text.interleaved import InterleavedEncoder, has_image
+from vectord.text.interleaved import InterleavedEncoder
 from vectord.text.listwise import ListwiseEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
-from vectord.text.templates import TemplateEncoder
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
@@ -57,7 +56,6 @@ class TextEncoder:
         self._yes_no: YesNoEncoder | None = None
         self._listwise: ListwiseEncoder | None = None
         self._interleaved: InterleavedEncoder | None = None
-        self._template: TemplateEncoder | None = None
         with library_failures_as_unavailable(path):
             self._plain = PlainTokenizer(spec)
             self._frame = self._plain.frame
@@ -85,9 +83,6 @@ class TextEncoder:
             self.reads_pairs = self._pairs.possible  # whether `read` takes pairs and queries
             if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
                 self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
-            processor = None if spec.images is None else spec.images.processor
-            if spec.image_text is not None and spec.template is None and processor is not None:
-                self._interleaved = InterleavedEncoder(self._plain, spec.image_text, processor, self.max_tokens, path)
             # Last: from here on special tokens inside texts are ordinary text.
             if spec.listwise is not None:
                 self._listwise = ListwiseEncoder(self._plain, spec.listwise, self.max_tokens, path)
@@ -95,10 +90,8 @@ class TextEncoder:
                 self._yes_no = YesNoEncoder(
                     self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
                 )
-            if spec.template is not None and spec.image_text is not None and processor is not None:
-                self._template = TemplateEncoder(
-                    self._plain, spec.template, spec.image_text, processor, self.max_tokens, path
-                )
+            if spec.image_text is not None and spec.images is not None and spec.images.processor is not None:
+                self._interleaved = InterleavedEncoder(self._plain, spec, spec.images.processor)
 
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
         """The sequence of each input, in order; for late chunking, one for each window. part: only these inputs.
@@ -119,19 +112,15 @@ class TextEncoder:
         return replace(texts, adapter=adapter) if adapter else texts
 
     def _read(self, request: ReadRequest, part: range | None) -> Texts:
-        indexes = range(len(request.inputs)) if part is None else part
-        if self._template is not None and self._template.reads_pairs == (request.query is not None):
-            prompt = "" if self._template.reads_pairs else self._prompt(request.options)
-            return self._template.read(request, indexes, prompt)
-        if self._interleaved is None or not any(has_image(request.inputs[i]) for i in indexes):
+        indexes, own = range(len(request.inputs)) if part is None else part, self._interleaved
+        if own is None or own.reads_pairs != (request.query is not None):
             return self._read_words(request, indexes)
-        prompt, runs = self._prompt(request.options), list[Texts]()
-        for with_images, run in groupby(indexes, key=lambda i: has_image(request.inputs[i])):
-            if with_images:
-                runs.append(self._interleaved.read(request, list(run), prompt))
-            else:
-                runs.append(self._read_words(request, list(run)))
-        return Texts.join(runs)
+        runs = [(reads, list(run)) for reads, run in groupby(indexes, key=lambda i: own.reads(request.inputs[i]))]
+        if not any(reads for reads, _ in runs):
+            return self._read_words(request, indexes)
+        prompt = "" if own.reads_pairs else self._prompt(request.options)
+        read = [own.read(request, run, prompt) if reads else self._read_words(request, run) for reads, run in runs]
+        return read[0] if len(read) == 1 else Texts.join(read)
 
     def _read_words(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:
         if isinstance(request.query, str):

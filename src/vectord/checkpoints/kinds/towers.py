@@ -20,6 +20,7 @@ from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import ModelFolder
 from vectord.checkpoints.spec import DenseModule, ImageProcessor, ModelSpec, Pooling
+from vectord.checkpoints.vocabulary import read_vocabulary, token_text
 from vectord.errors import ConfigError, ModelUnavailable
 
 Triple = tuple[float, float, float]
@@ -196,15 +197,13 @@ def _section(config: Settings, key: str) -> Mapping[str, Any]:
 
 def _padding_id(folder: ModelFolder) -> int:
     """The token that the tokenizer fills texts with."""
-    settings = read_settings(folder.tokenizer / "tokenizer.json")
-    padding, name = settings.get("padding"), folder.tokenizer_config.get("pad_token")
-    name = name.get("content") if isinstance(name, dict) else name
-    added = settings.value("added_tokens", list[dict[str, Any]], [])
-    found = next((token.get("id") for token in added if token.get("content") == name), None)
-    if found is None and isinstance(padding, dict):
-        found = padding.get("pad_id")
+    path = folder.tokenizer / "tokenizer.json"
+    known, fields = read_vocabulary(path)
+    padding = fields.get("padding")
+    name = token_text(folder.tokenizer_config.get("pad_token")) or ""
+    found = known.get(name, padding.get("pad_id") if isinstance(padding, dict) else None)
     if type(found) is not int:
-        raise ModelUnavailable(f"{settings.path}: the pad_token of tokenizer_config.json is not among its added tokens")
+        raise ModelUnavailable(f"{path}: the pad_token of tokenizer_config.json is not among its tokens")
     return found
 
 

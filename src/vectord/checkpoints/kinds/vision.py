@@ -10,11 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.files.read import Settings, read_settings
+from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
 from vectord.checkpoints.kinds.towers import image_settings, pixel_settings, refuse_unused
 from vectord.checkpoints.spec import ImageProcessor, ImageText, ModelSpec
+from vectord.checkpoints.vocabulary import find_tokens
 from vectord.errors import ModelUnavailable
 
 MODEL_TYPES = frozenset({"embedding_gemma2"})
@@ -25,6 +26,7 @@ _DEFAULTS = {
     "num_hidden_layers": 16,
     "num_attention_heads": 12,
     "num_key_value_heads": 12,
+    "head_dim": 64,
     "hidden_activation": "gelu_pytorch_tanh",
     "rms_norm_eps": 1e-6,
 }
@@ -44,7 +46,11 @@ def add_vision(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     towers = tuple(f"{prefix}{name}." for name in ("audio_tower", "embed_audio"))
     vision = tuple(f"{prefix}{name}." for name in ("vision_tower", "embed_vision"))
     images = replace(images, others=(f"{prefix}language_model.", *towers))
-    token, before, after = (_token(folder, key) for key in _TOKENS)
+    ids = [folder.config.whole(key, default, least=0, most=2**24) for key, default in _TOKENS.items()]
+    found = find_tokens(spec.tokenizer, ids)
+    if len(found) < len(ids):
+        raise ModelUnavailable(f"{spec.tokenizer}: not all of {', '.join(_TOKENS)} of config.json are in it")
+    token, before, after = map(found.__getitem__, ids)
     return replace(
         spec,
         others=(*vision, *towers),
@@ -98,14 +104,3 @@ def _images(folder: ModelFolder, spec: ModelSpec, section: dict[str, Any]) -> Mo
         matryoshka=None,
         processor=processor,
     )
-
-
-def _token(folder: ModelFolder, key: str) -> str:
-    """The token of an id in config.json."""
-    id_ = folder.config.whole(key, _TOKENS[key], least=0, most=2**24)
-    file = read_settings(folder.tokenizer / "tokenizer.json")
-    for token in file.value("added_tokens", list[dict[str, Any]], []):
-        if token.get("id") == id_ and isinstance(token.get("content"), str):
-            content: str = token["content"]
-            return content
-    raise ModelUnavailable(f"{file.path}: added_tokens has no token of the id {id_}, {key} of config.json")

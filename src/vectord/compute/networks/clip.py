@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.planes import ScaledGrid
-from vectord.compute.networks.transformer import Patches, Transformer, TransformerWeights
+from vectord.compute.networks.transformer import Transformer, TransformerWeights
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -107,20 +107,15 @@ def read_images(
     spec = encoder.read_spec(config, norm_first=True)
     side, channels = facts.size(config, "patch_size"), facts.size(config, "num_channels")
     facts.require(config, "num_channels", 3)
-    means, deviations = (np.repeat(config[key], side**2)[None] for key in ("image_mean", "image_std"))  # (1, W)
+    linear = weights.convolution(
+        "embeddings.patch_embedding", spec.hidden_size, channels, side, side, bias=bias, flat=is_scaled
+    )
     return Transformer(
         spec,
         TransformerWeights(
             words=words,
             positions=positions,
-            patches=Patches(
-                scale=weights.constant("scale", config["rescale_factor"] / deviations),
-                shift=weights.constant("shift", -means / deviations),
-                linear=weights.convolution(
-                    "embeddings.patch_embedding", spec.hidden_size, channels, side, side, bias=bias, flat=is_scaled
-                ),
-                mask=mask,
-            ),
+            patches=encoder.read_patches(config, weights, linear, mask=mask),
             norm=None if first_norm is None else weights.norm(first_norm, spec.hidden_size),
             layers=tuple(encoder.read_layer(spec, weights, NAMES, i) for i in range(spec.layers)),
             final_norm=weights.norm("post_layernorm", spec.hidden_size),

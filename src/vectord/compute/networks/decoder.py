@@ -36,8 +36,8 @@ WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 # Every token attends to all, whatever the config says: transformers' EuroBERT, and classes of model repositories.
 BIDIRECTIONAL = frozenset(
-    {"bidirectional_pplx_qwen3", "biqwen3", "embedding_gemma2_text", "eurobert", "llama_bidirec", "ministral3_bidirec"}
-    | {"qwen3_bidirec", "ultrabert"}
+    {"bidirectional_pplx_qwen3", "biqwen3", "embedding_gemma2_text", "eurobert", "gemma4_vision", "llama_bidirec"}
+    | {"ministral3_bidirec", "qwen3_bidirec", "ultrabert"}
 )
 
 # Keys of config.json that may be unread, of all decoders.

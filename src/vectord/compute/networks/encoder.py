@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
@@ -15,12 +16,13 @@ from vectord.compute.networks.transformer import (
     Attention,
     Mixture,
     Mlp,
+    Patches,
     Transformer,
     TransformerLayer,
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import LABELS, HarmlessTensors, Norm, WeightReader
+from vectord.compute.networks.weights import LABELS, HarmlessTensors, Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 
 WORDS = "embeddings.word_embeddings.weight"
@@ -213,6 +215,28 @@ def read_encoder(
             buckets=buckets,
         ),
         ops,
+    )
+
+
+def read_patches(
+    config: Mapping[str, Any],
+    weights: WeightReader[T],
+    linear: Linear[T],
+    *,
+    mask: T | None = None,
+    factor: float = 1.0,
+    added: float = 0.0,
+) -> Patches[T]:
+    """Return the embedding of an image's patches. config: with what checkpoints/kinds/ adds of the processor: its
+    rescale_factor, image_mean and image_std. factor, added: that the network applies to the processor's numbers."""
+    means, deviations = (
+        np.repeat(config[key], facts.size(config, "patch_size") ** 2)[None] for key in ("image_mean", "image_std")
+    )  # (1, W)
+    return Patches(
+        scale=weights.constant("scale", factor * config["rescale_factor"] / deviations),
+        shift=weights.constant("shift", added - factor * means / deviations),
+        linear=linear,
+        mask=mask,
     )
 
 

@@ -15,13 +15,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import Harmless, harmless
-from vectord.compute.networks import facts
+from vectord.compute.networks import decoder, encoder, facts
 from vectord.compute.networks.heads import Head
-from vectord.compute.networks.rotary import CosSin, Rotary, rotary_table
+from vectord.compute.networks.rotary import CosSin, read_plane_rotary
 from vectord.compute.networks.transformer import (
     Attention,
     Mlp,
-    Patches,
     Transformer,
     TransformerLayer,
     TransformerSpec,
@@ -29,7 +28,6 @@ from vectord.compute.networks.transformer import (
 )
 from vectord.compute.networks.weights import ClipRange, Linear, Norm, WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
-from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
 
 PREFIXES = ("", "model.")
@@ -49,20 +47,15 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     places, width = facts.size(config, "position_embedding_size", 10 * 1024), spec.hidden_size
     weights = weights.after_prefix(PREFIXES, f"vision_tower.{_TABLE}").under("vision_tower.")
     columns, lines = weights.array(_TABLE, 2, places, width)
-    means, deviations = (np.repeat(config[key], side**2)[None] for key in ("image_mean", "image_std"))  # (1, W)
-    table = rotary_table(weights, _rotary(config), spec.head_size // 2, min(places, spec.max_tokens))
-    rotary, layers = CosSin(table.cos, table.sin, in_plane=True), weights.under("encoder.layers.")
+    patches = weights.convolution("patch_embedder.input_proj", width, 3, side, side, bias=False, flat=True)
+    rotary = read_plane_rotary(config, weights, spec.head_size, min(places, spec.max_tokens), theta=100.0)
+    layers = weights.under("encoder.layers.")
     return Transformer(
         spec,
         TransformerWeights(
             words=weights.constant("lines", lines),
             types=weights.constant("columns", columns),
-            patches=Patches(
-                # The network takes 2 * x - 1 of the processor's numbers.
-                scale=weights.constant("scale", 2 * config["rescale_factor"] / deviations),
-                shift=weights.constant("shift", -2 * means / deviations - 1),
-                linear=weights.convolution("patch_embedder.input_proj", width, 3, side, side, bias=False, flat=True),
-            ),
+            patches=encoder.read_patches(config, weights, patches, factor=2.0, added=-1.0),
             layers=tuple(_layer(config, spec, layers.under(f"{i}."), rotary) for i in range(spec.layers)),
         ),
         ops,
@@ -93,33 +86,9 @@ def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> 
 
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
-    heads, head_size = facts.size(config, "num_attention_heads"), facts.size(config, "head_dim", 64)
-    if head_size % 4:
-        raise ModelUnavailable(f"config.json: vision_config.head_dim {head_size} must be a multiple of 4")
-    return TransformerSpec(
-        vocab_size=facts.size(config, "vocab_size"),
-        max_tokens=facts.size(config, "max_position_embeddings"),
-        hidden_size=facts.size(config, "hidden_size"),
-        intermediate_size=facts.size(config, "intermediate_size"),
-        layers=facts.size(config, "num_hidden_layers", at_most=1024),
-        heads=heads,
-        kv_heads=facts.key_heads(config, heads, heads),
-        head_size=head_size,
-        activation=facts.activation(config, "hidden_activation"),
-        norm_eps=facts.epsilon(config, "rms_norm_eps"),
-        types=facts.size(config, "position_embedding_size", 10 * 1024, at_least=2),
-        rms=True,
-        norm_first=True,
-        attention_scale=1.0,
-    )
-
-
-def _rotary(config: Mapping[str, Any]) -> Rotary:
-    given = facts.section(config, "rope_parameters")
-    if unknown := given.keys() - {"rope_type", "rope_theta"}:
-        raise ModelUnavailable(f"config.json: vision_config.rope_parameters.{min(unknown)[:80]} is not supported")
-    facts.choice(given, "rope_type", ("axial",), "axial")
-    return Rotary(facts.number(given, "rope_theta", 100.0))
+    spec = decoder.read_spec(config, activation_key="hidden_activation")
+    types = facts.size(config, "position_embedding_size", 10 * 1024, at_least=2)
+    return replace(spec, types=types, attention_scale=1.0)
 
 
 def _layer(

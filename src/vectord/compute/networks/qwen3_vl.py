@@ -19,8 +19,8 @@ from vectord.compute.networks import decoder, encoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.heads import Head
 from vectord.compute.networks.planes import Plane
-from vectord.compute.networks.rotary import CosSin, read_plain_rotary
-from vectord.compute.networks.transformer import Patches, Transformer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.rotary import read_plain_rotary, read_plane_rotary
+from vectord.compute.networks.transformer import Transformer, TransformerWeights
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
@@ -125,9 +125,11 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
     facts.require(config, "in_channels", 3)
     facts.require(config, "temporal_patch_size", FRAMES)
     patches = weights.array("patch_embed.proj.weight", width, 3, FRAMES, side, side).sum(axis=2)
-    means, deviations = (np.repeat(config[key], side**2)[None] for key in ("image_mean", "image_std"))  # (1, W)
+    linear = Linear(
+        weights.constant("patches", patches.reshape(width, -1)), weights.tensor("patch_embed.proj.bias", width)
+    )
     positions, numbers = facts.size(config, "num_position_embeddings"), np.arange(MAX_SIDE, dtype=np.float64)[:, None]
-    rotary = _image_rotary(config, spec, weights)
+    rotary = read_plane_rotary(config, weights, spec.head_size, MAX_SIDE, theta=10_000.0)
     return Transformer(
         replace(spec, output_size=(1 + len(taps)) * width),
         TransformerWeights(
@@ -136,31 +138,12 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
                 numbers=weights.constant("numbers", numbers.astype(np.float32)),
                 inverses=weights.constant("inverses", 1 / np.maximum(numbers, 1)),
             ),
-            patches=Patches(
-                scale=weights.constant("scale", config["rescale_factor"] / deviations),
-                shift=weights.constant("shift", -means / deviations),
-                linear=Linear(
-                    weights.constant("patches", patches.reshape(width, -1)),
-                    weights.tensor("patch_embed.proj.bias", width),
-                ),
-            ),
+            patches=encoder.read_patches(config, weights, linear),
             layers=tuple(encoder.read_layer(spec, weights, NAMES, i, rotary=rotary) for i in range(spec.layers)),
             taps=taps,
         ),
         ops,
     )
-
-
-def _image_rotary(config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T]) -> CosSin[T]:
-    """The first half of the pairs turns by the row of a patch, its type_ids, the second by its column, its ids."""
-    section, quarter = facts.section(config, "rope_parameters"), spec.head_size // 4
-    facts.require(section, "rope_type", "axial")
-    if spec.head_size % 4:
-        raise ModelUnavailable(f"config.json: heads are {spec.head_size} wide, which is not a multiple of 4")
-    frequencies = facts.number(section, "rope_theta", 10_000.0) ** -(np.arange(quarter) / quarter)
-    angles = np.arange(MAX_SIDE)[:, None] * frequencies  # (MAX_SIDE, head_size / 4)
-    cos, sin = (weights.constant(f"rotary.{turn.__name__}", turn(angles)) for turn in (np.cos, np.sin))
-    return CosSin(cos, sin, in_plane=True)
 
 
 def _taps(config: Mapping[str, Any]) -> tuple[int, ...]:

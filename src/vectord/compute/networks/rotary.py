@@ -95,11 +95,9 @@ class CosSin(msgspec.Struct, Generic[T], frozen=True):
     cos: T  # (P, head_size / 2)
     sin: T
     long: LongTables[T] | None = None  # None: texts of any length have the same
-    # Of images: the first half of the pairs turns by type_ids, the second by ids; the tables have the numbers of one
-    # half. False: all turn by the position.
-    in_plane: bool = False
-    # (1, head_size / 2) each: 1 for pairs that turn by the position plus the i-th coordinate; (): by the position alone
+    # (1, head_size / 2) each: 1 for pairs that turn by the i-th place of a row; (): all turn by its position.
     axes: tuple[T, ...] = ()
+    in_plane: bool = False  # the places are an image's, type_ids and ids; False: the position plus each coordinate
 
 
 class LongTables(msgspec.Struct, Generic[T], frozen=True):
@@ -209,13 +207,31 @@ def rotary_table(
     return CosSin(*table_of(rotary), LongTables(*table_of(in_long), *flags))
 
 
+def read_plane_rotary(
+    config: Mapping[str, Any], weights: WeightReader[T], head_size: int, places: int, *, theta: float
+) -> CosSin[T]:
+    """Return the rotation of an image's patches: the first half of the pairs turns by the line, the second by the
+    column, or the other way round. places: of a line or column. theta: used if rope_parameters has no rope_theta."""
+    section = facts.section(config, "rope_parameters")
+    if unknown := section.keys() - {"rope_type", "rope_theta"}:
+        raise ModelUnavailable(f"config.json: vision_config.rope_parameters.{min(unknown)[:80]} is not supported")
+    facts.choice(section, "rope_type", ("axial",), "axial")
+    if head_size % 4:
+        raise ModelUnavailable(f"config.json: heads are {head_size} wide, which is not a multiple of 4")
+    quarter = head_size // 4
+    frequencies = facts.number(section, "rope_theta", theta) ** -(np.arange(quarter) / quarter)
+    angles = np.tile(np.arange(places)[:, None] * frequencies, 2)  # (places, head_size / 2)
+    halves = np.repeat(np.eye(2), quarter, axis=1)  # (2, head_size / 2)
+    cos, sin = (weights.constant(f"rotary.{turn.__name__}", turn(angles)) for turn in (np.cos, np.sin))
+    axes = tuple(weights.constant(f"rotary.axis{i}", half[None]) for i, half in enumerate(halves))
+    return CosSin(cos, sin, axes=axes, in_plane=True)
+
+
 def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
-    if table.in_plane:
-        places = tokens.type_ids, tokens.ids
-        cos, sin = (ops.concat([ops.embed(part, at) for at in places]) for part in (table.cos, table.sin))
-        return CosSin(cos, sin)
-    if table.axes and tokens.coordinates:
-        return CosSin(_turned(ops, table.cos, table.axes, tokens), _turned(ops, table.sin, table.axes, tokens))
+    if table.axes and (table.in_plane or tokens.coordinates):
+        image = [tokens.type_ids, tokens.ids]
+        places = image if table.in_plane else [ops.add(tokens.positions, at) for at in tokens.coordinates]
+        return CosSin(*(_by_axes(ops, part, table.axes, places) for part in (table.cos, table.sin)))
     cos, sin, long = ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions), table.long
     if long is None:
         return CosSin(cos, sin)
@@ -228,10 +244,10 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
     return CosSin(chosen(cos, long.cos), chosen(sin, long.sin))
 
 
-def _turned(ops: Ops[T], table: T, axes: Sequence[T], tokens: Tokens[T]) -> T:
-    """(T, head_size / 2) the rows of a table by several positions."""
-    parts = zip(tokens.coordinates, axes, strict=True)
-    return reduce(ops.add, [ops.multiply(ops.embed(table, ops.add(tokens.positions, at)), axis) for at, axis in parts])
+def _by_axes(ops: Ops[T], table: T, axes: Sequence[T], places: Sequence[T]) -> T:
+    """(T, head_size / 2) the rows of a table by several places."""
+    parts = zip(places, axes, strict=True)
+    return reduce(ops.add, [ops.multiply(ops.embed(table, at), axis) for at, axis in parts])
 
 
 def _factor(found: Mapping[str, Any], name: str) -> float:
