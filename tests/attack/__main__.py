@@ -12,11 +12,11 @@ import argparse
 import asyncio
 import sys
 
-from tests.attack import batches, bodies, connections, floods, framing, grpc_frames, heads, keys, tls
+from tests.attack import bodies, connections, floods, framing, grpc_frames, heads, keys
 from tests.attack.runner import HEADER, Limits, row, run
 from tests.attack.target import Target
 
-FAMILIES = (heads, framing, connections, bodies, batches, keys, floods, tls, grpc_frames)  # in the order of a run
+FAMILIES = (heads, framing, connections, bodies, keys, floods, grpc_frames)  # in the order of a run
 
 
 def main() -> int:
@@ -26,17 +26,14 @@ def main() -> int:
     parser.add_argument("url", help="of the server, such as http://127.0.0.1:8000")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each attack (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=200, help="of each attack (default: %(default)s)")
-    parser.add_argument(
-        "--key", action="append", default=[], help="an API key of the attacker; give two, of different tenants"
-    )
+    parser.add_argument("--key", action="append", default=[], help="an API key of the attacker")
     parser.add_argument("--witness-key", default="", help="the API key of the client that must not notice the attacks")
-    parser.add_argument("--name", action="append", default=[], help="a key's name that must not be shown without a key")
     parser.add_argument("--grpc-port", type=int, help="also attack this gRPC port")
     parser.add_argument("--only", default="", help="attacks whose name contains this")
     parser.add_argument("--probe-ms", type=float, default=100.0, help="limit of probes at p99 (default: %(default)s)")
     parser.add_argument("--memory-mb", type=int, default=400, help="limit of growth after each (default: %(default)s)")
     options = parser.parse_args()
-    target = Target(options.url, tuple(options.key), options.witness_key, tuple(options.name), options.grpc_port)
+    target = Target(options.url, tuple(options.key), options.witness_key, options.grpc_port)
     limits = Limits(options.memory_mb * 2**20, options.probe_ms, control_s=2.0)
     print(" | ".join(HEADER), flush=True)
     held = True

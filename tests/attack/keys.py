@@ -1,9 +1,8 @@
-"""Requests without the right key, names that strangers must not see, and what one tenant learns about another."""
+"""Requests without the right key."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
 
@@ -20,11 +19,8 @@ HEADERS = (
     "Authorization: Bearer wrong\r\nAuthorization: Bearer wrong\r\n", "Cookie: key=wrong\r\n",
 )  # fmt: skip
 METHODS = ("POST", "GET", "PUT", "OPTIONS", "post", "POST ")
-STRANGERS_PAGES = ("/metrics", "/health", "/health/ready", "/info", "/stats", "/v1/models", "/openapi.json", "/props")
 PATHS = 60  # of the documented ones
 ALWAYS = ("/v1/embeddings", "/embed", "/rerank", "/tokenize")
-TEXTS = 20  # of each kind
-_numbers = itertools.count()
 
 
 async def key_bypass(target: Target, attempt: Attempt) -> None:
@@ -55,51 +51,4 @@ def _has_vectors(reply: Reply) -> bool:
     return reply.status == 200 and re.search(rb'"(embedding|embeddings|scores|tokens)":\s*\[', reply.body) is not None
 
 
-async def names_without_key(target: Target, attempt: Attempt) -> None:
-    """Open pages, read without a key, for the names of keys."""
-    if not target.names:
-        attempt.skipped = "no --name"
-        return
-
-    async def one(number: int) -> None:
-        path = STRANGERS_PAGES[attempt.tried % len(STRANGERS_PAGES)]
-        reply = await target.ask(target.get(path))
-        attempt.saw(reply.status)
-        for name in target.names:
-            if name.encode() in reply.body + reply.head:
-                attempt.fault(f"{path} shows the name {name!r}")
-
-    await attempt.crowd(one, 4)
-
-
-async def cache_oracle(target: Target, attempt: Attempt) -> None:
-    """One tenant asks for texts that another has embedded: does Server-Timing, or a count, differ from new texts?"""
-    if len(target.keys) < 2:
-        attempt.skipped = "needs two --key"
-        return
-    told = {"known": 0, "new": 0}
-    while attempt.goes_on():
-        known = [f"secret {next(_numbers)} of the first tenant" for _ in range(TEXTS)]
-        for text in known:
-            attempt.saw((await target.ask(_embedding(target, text, key=0))).status)
-        for kind, texts in (("known", known), ("new", [f"new {next(_numbers)} of the second" for _ in range(TEXTS)])):
-            for text in texts:
-                reply = await target.ask(_embedding(target, text, key=1))
-                attempt.saw(reply.status)
-                told[kind] += reply.status == 200 and _without_inference(reply)
-    if told["known"] > told["new"] + TEXTS // 4:
-        attempt.fault(
-            f"Server-Timing shows the cache of another tenant: {told['known']} known, {told['new']} new texts"
-        )
-
-
-def _embedding(target: Target, text: str, *, key: int) -> bytes:
-    return target.post("/v1/embeddings", json.dumps({"input": text, "encoding_format": "base64"}).encode(), key=key)
-
-
-def _without_inference(reply: Reply) -> bool:
-    found = re.search(rb"inference;dur=([0-9.]+)", reply.head)
-    return found is not None and float(found[1]) == 0
-
-
-ATTACKS = (key_bypass, names_without_key, cache_oracle)
+ATTACKS = (key_bypass,)

@@ -33,9 +33,8 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Target:
     url: str
-    keys: tuple[str, ...] = ()  # each of another tenant
+    keys: tuple[str, ...] = ()
     witness_key: str = ""
-    names: tuple[str, ...] = ()  # model names that must not be shown without a key
     grpc_port: int | None = None
     chance: random.Random = field(default_factory=lambda: random.Random(0), repr=False)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import trustme
-from tests.attack import bodies, connections, framing, heads, keys, tls
+from tests.attack import bodies, framing, heads
 from tests.attack.__main__ import FAMILIES
 from tests.attack.runner import Attack, Limits, run
 from tests.attack.target import Attempt, Target
@@ -28,8 +27,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("plain")
     port = free_port()
     options = ("--cache-bytes", "0", "--grpc-port", str(port), "--api-keys-file", keys_file(folder, *ENTRIES))
-    with running(folder / "log", *options, "--batch-dir", str(folder / "batches")) as (url, _):
-        yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)  # one key: without a cache there is no oracle
+    with running(folder / "log", *options) as (url, _):
+        yield Target(url, KEYS[:1], KEYS[1], grpc_port=port)
 
 
 def all_at_once(family: ModuleType, attempts: dict[str, Attempt]) -> Attack:
@@ -53,25 +52,10 @@ async def check(family: ModuleType, target: Target) -> None:
     assert not all(skipped.values()), skipped
 
 
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each is not tls], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda each: each.__name__)
 async def test_the_server_holds(family: ModuleType, plain: Target) -> None:
     """Probes are answered, vectors are right, memory is bounded, and no attack gets what it must not have."""
     await check(family, plain)
-
-
-async def test_a_tls_server_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handshakes that are unfinished or numerous; clients that send or read nothing; the cache."""
-    issuer = trustme.CA()
-    certificate = issuer.issue_cert("127.0.0.1")
-    issuer.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    for pem in certificate.cert_chain_pems:
-        pem.write_to_path(str(tmp_path / "chain.pem"), append=True)
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    files = ("--tls-cert-file", str(tmp_path / "chain.pem"), "--tls-key-file", str(tmp_path / "key.pem"))
-    with running(tmp_path / "log", *files, "--api-keys-file", keys_file(tmp_path, *ENTRIES)) as (url, _):
-        for family in (tls, connections, framing, keys):
-            await check(family, Target(url, KEYS, KEYS[1]))
 
 
 async def test_front_ends_hold(tmp_path: Path) -> None:

@@ -435,20 +435,16 @@ def _read_config_file(cwd: Path, named: str | None) -> tuple[str, Mapping[str, o
         if named:
             raise ConfigError(f"config file {quoted(named)}: no such file")
         return "", {}, None
-    tables = _read_toml(path, path.name)
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{path.name} is not TOML: {problem}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path.name} cannot be read: {plain_reason(problem)}") from problem
     profile = tables.pop("profile", None)
     if profile is not None and not isinstance(profile, str):
         raise ConfigError(f"profile in {path.name}: expected the name of a profile, got {quoted(profile)}")
     return path.name, tables, profile
-
-
-def _read_toml(path: Path, title: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(f"{title} is not TOML: {problem}") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{title} cannot be read: {plain_reason(problem)}") from problem
 
 
 def _read_tables(tables: Mapping[str, object], settings: Sequence[Setting], source: SettingSource, title: str) -> Layer:

@@ -56,7 +56,7 @@ class Metrics:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         for families in self._families:
             for kind, handle in families.handlers().items():
-                self.subscribe(kind, handle)
+                self._handlers.setdefault(kind, []).append(handle)
         self._gauges: Callable[[], Gauges] | None = None
         self._models: Callable[[], Sequence[ModelInfo]] = tuple
         self._keys: Callable[[], Iterable[str]] = tuple
@@ -64,9 +64,6 @@ class Metrics:
         self._process = ProcessMetrics()
         self._housekeeping = Housekeeping("the console's history")
         self._writing = asyncio.Lock()  # one page at a time: it may have a megabyte
-
-    def subscribe(self, kind: type, handle: Callable[[Any], None]) -> None:
-        self._handlers.setdefault(kind, []).append(handle)
 
     def watch(self, gauges: Callable[[], Gauges], models: Callable[[], Sequence[ModelInfo]]) -> None:
         """Set the sources that each scrape reads. The models are shown at zero from now on."""

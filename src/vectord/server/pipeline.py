@@ -86,7 +86,7 @@ class Shutdown:
 
 
 class Reload:
-    """SIGHUP: listeners read their files again, keys and certificates. Event loop only.
+    """SIGHUP: listeners read their certificates again. Event loop only.
 
     A file that is invalid now is logged, and the previous content stays.
     """
@@ -95,7 +95,7 @@ class Reload:
         self._listeners: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        _log.info("reading keys and certificates again")
+        _log.info("reading certificates again")
         for listener in self._listeners:
             try:
                 listener()
@@ -144,7 +144,6 @@ class RequestPipeline:
         self._refusals = RefusalLog()
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)  # of bodies: a decoder holds the interpreter's lock
         self.reload = Reload()
-        self.reload.on_begin(gate.keys.reload)
 
     def begin(self, method: str, route: str, dialect: str, headers: Mapping[str, str]) -> RequestRecord:
         """The record of a new request. Everything that can fail comes later, so that every failure has a record.

@@ -422,7 +422,7 @@ async def test_metrics_include_all_front_ends() -> None:
         for metrics in (counting[0], counting[0], counting[1]):
             metrics.observe(exchange("/r"))
         counting[0].observe(exchange("/r", 401, "Unauthorized"))
-        counting[0].flush()
+        one.flush_reports()
         await counting[0].exposition()
         page, content_type = await counting[1].exposition()
         assert b'vectord_requests_total{dialect="d",route="/r",status="200"} 3.0' in page

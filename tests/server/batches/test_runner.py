@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import json
 import os
 import threading
@@ -13,12 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.collection import without_collection
 from tests.keys import entry, keys_file
 from tests.server.fakes import FakeEngine
 
@@ -250,28 +247,6 @@ async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
             assert threading.get_ident() not in [thread for _, thread in steps]
 
 
-@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
-async def test_only_large_lines_are_parsed_one_at_a_time(tmp_path, monkeypatch, is_large):
-    """Small ones need not wait for each other, because they do not delay the event loop."""
-    both, met = threading.Barrier(2), []
-
-    def check(body: bytes, max_inputs: int | None) -> None:
-        try:
-            both.wait(0.2 if is_large else 10)
-            met.append(True)
-        except threading.BrokenBarrierError:
-            met.append(False)
-
-    monkeypatch.setattr("vectord.server.batches.runner.check_shape", check)
-    monkeypatch.setattr("vectord.server.pipeline.ON_LOOP_BYTES", 0)
-    if is_large:
-        monkeypatch.setattr("vectord.server.pipeline.LARGE_BYTES", 0)
-    async with running(tmp_path) as runner:
-        batch = await ended(runner, await create(runner, lines(2)))
-    assert batch.request_counts.completed == 2
-    assert met == [not is_large] * 2
-
-
 async def test_results_beyond_the_disk_limit_fail_the_batch(tmp_path):
     """The results so far are delivered; a new file is refused."""
     content = lines(100)
@@ -481,22 +456,6 @@ async def test_the_lines_of_a_batch_are_limited(tmp_path, monkeypatch):
         for content in (lines(4), lines(3) + b"\n\n\n"):
             batch = await ended(runner, await create(runner, content))
             assert [fault.code for fault in batch.errors] == ["too_many_requests"]
-
-
-def holds(each: object, body: bytes) -> bool:
-    return type(each) is FrameType and body in list(each.f_locals.values())
-
-
-async def test_a_refused_line_is_freed_at_once(tmp_path):
-    """The frames of its error would have the line until a full garbage collection."""
-    body = b'{"input": {"not": "a text"}}'
-    line = b'{"custom_id": "a", "method": "POST", "url": "%b", "body": %b}\n' % (ENDPOINT.encode(), body)
-    async with running(tmp_path) as runner:
-        with without_collection():
-            assert (await ended(runner, await create(runner, line))).request_counts.failed == 1
-            async with asyncio.timeout(5):  # the thread that parsed the line may not have ended its call
-                while any(holds(each, body) for each in gc.get_objects()):
-                    await asyncio.sleep(0.01)
 
 
 async def test_the_input_of_an_unfinished_batch_stays(tmp_path):

@@ -11,7 +11,7 @@ from vectord.products.common.errors import row_of
 from vectord.products.tei.errors import ERRORS
 from vectord.schema import Caller
 from vectord.server.admission.gate import caller_of
-from vectord.server.grpc.services import CODES, address_of, code_of, headers_of, trailers_of
+from vectord.server.grpc.services import CODES, address_of, headers_of, trailers_of
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_values_outside_latin_1_are_accepted():
 )
 def test_errors_have_teis_statuses(error, code):
     """TEI's where it has one."""
-    assert code_of(error) is code
+    assert row_of(CODES, error) is code
 
 
 def test_permanent_errors_are_not_retried():

@@ -8,8 +8,6 @@ import gzip
 import json
 import logging
 import re
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -19,24 +17,20 @@ from msgspec.structs import replace
 from tests.collection import without_collection
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
-from tests.server.live import FORM_TYPE, Live, Reply, connected, file_form, live, post, until
+from tests.server.live import Reply, connected, live, post, until
 
 from vectord.config import ServerConfig
 from vectord.engine.events import Event
 from vectord.errors import EmptyInput, InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.products.common.batches import BatchResult
 from vectord.products.common.dialect import Call, Dialect, Incoming, load_dialects
 from vectord.schema import Caller, EmbedRequest, Request, TextLength
 from vectord.server import pipeline
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import new_key
-from vectord.server.batches.runner import BatchRunner
-from vectord.server.http import handler
 from vectord.server.http.app import build_table, create_app
 from vectord.server.http.handler import LARGE_BYTES
-from vectord.server.http.hardening.body import Body
 from vectord.server.pipeline import Shutdown
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
@@ -95,13 +89,6 @@ async def test_the_engine_receives_the_caller() -> None:
     await ask(engine=engine, headers={"x-request-id": "me-1", "x-vectord-lane": "bulk", "authorization": "Bearer k"})
     (caller,) = engine.callers
     assert (caller.client, caller.request_id, caller.lane) == ("10.0.0.1", "me-1", "bulk")
-
-
-async def test_the_engine_receives_the_expected_space() -> None:
-    """It knows which model answers."""
-    engine = FakeEngine()
-    await ask(engine=engine, headers={"x-vectord-expect-fingerprint": f"{FINGERPRINT}:256"})
-    assert [caller.expect_fingerprint for caller in engine.callers] == [f"{FINGERPRINT}:256"]
 
 
 @pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog"), ("neither", "cat")])
@@ -172,32 +159,6 @@ async def test_large_bodies_are_parsed_one_at_a_time_in_a_thread(monkeypatch: py
     assert calls == [1] * 6  # the choice of the product and the parser of each
 
 
-async def test_an_upload_is_in_memory_once_while_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The form's file is a copy. It counts until it is on the disk; the body that it was cut from is freed before."""
-    bodies: list[Body] = []
-    stored: list[tuple[bytes, int]] = []
-    answer = BatchRunner.answer
-
-    def make(*arguments: Any) -> Body:
-        bodies.append(Body(*arguments))
-        return bodies[-1]
-
-    async def store(runner: BatchRunner, *arguments: Any) -> BatchResult:
-        stored.append((bytes(bodies[-1].content), bodies[-1]._held_bytes))
-        return await answer(runner, *arguments)
-
-    monkeypatch.setattr(handler, "Body", make)
-    monkeypatch.setattr(BatchRunner, "answer", store)
-    form = file_form(b"x" * LARGE_BYTES)
-    async with (
-        live(dialects=load_dialects(("openai",)), batch_dir=str(tmp_path)) as running,
-        connected(running) as client,
-    ):
-        client.send(post(form, "/v1/files", FORM_TYPE))
-        assert (await client.reply()).status == 200
-    assert stored == [(b"", len(form))]
-
-
 async def test_a_busy_engine_is_asked_about_the_caller_and_the_kind_of_request() -> None:
     """A route that computes nothing, such as a list of models, is not refused early."""
     engine = FakeEngine()
@@ -207,14 +168,6 @@ async def test_a_busy_engine_is_asked_about_the_caller_and_the_kind_of_request()
     assert (caller.client, caller.lane) == ("10.0.0.1", "bulk")
     engine.busy = BUSY
     assert (await ask(b"", engine=engine, method="GET", path="/dogs/rex")).status == 200
-
-
-def exchanges(engine: FakeEngine, **settings: Any) -> tuple[list[Exchange], AbstractAsyncContextManager[Live]]:
-    """What the metrics see, and a server."""
-    seen: list[Exchange] = []
-    metrics = Metrics("1")
-    metrics.subscribe(Exchange, seen.append)
-    return seen, live(engine, (EMBED, CAT, DOG), metrics, **settings)
 
 
 @pytest.mark.parametrize(
@@ -233,41 +186,6 @@ async def test_the_log_has_the_reason_of_a_refusal(
         await ask(path=path, config=config)
     (record,) = [record for record in caplog.records if record.name == "vectord.requests"]
     assert record.fields["reason"].startswith(reason)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "status"),
-    [
-        ("/v1/embed", {"authorization": "Bearer wrong"}, 401),
-        ("/v1/embed", {"authorization": "Bearer k", "x-vectord-lane": "express"}, 400),
-        ("/no/such/path", {"authorization": "Bearer k"}, 404),
-        ("/v1/embed", {"authorization": "Bearer k"}, 429),
-    ],
-    ids=["key", "lane", "path", "valid"],
-)
-async def test_a_flood_hides_no_other_error(path: str, headers: Mapping[str, str], status: int) -> None:
-    """A request that is invalid for another reason gets the answer that it gets without a flood."""
-    engine = FakeEngine()
-    async with live(engine, api_key="k") as running, connected(running) as client:
-        engine.busy = BUSY
-        for _ in range(2):
-            client.send(post({"input": "x"}, headers={"authorization": "Bearer k"}))
-            assert (await client.reply()).status == 429
-        client.send(post({"input": "x"}, path, headers))
-        assert (await client.reply()).status == status
-
-
-async def test_a_rate_limit_counts_the_requests_of_a_flood() -> None:
-    """Refusals do not bypass it: one more is refused by the limit."""
-    engine = FakeEngine()
-    engine.busy = BUSY
-    limit = {"rate_limit_requests_per_minute": 60, "rate_limit_burst_size": 5}
-    seen, server = exchanges(engine, **limit)
-    async with server as running, connected(running) as client:
-        for _ in range(6):
-            client.send(post({"input": "x"}))
-            assert (await client.reply()).status == 429
-        assert [each.error for each in seen] == ["Overloaded"] * 5 + ["RateLimited"]
 
 
 async def test_path_values_reach_the_parser() -> None:

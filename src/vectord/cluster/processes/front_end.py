@@ -58,8 +58,6 @@ def build(config: Config, link: Link) -> Starlette:
         try:
             yield
         finally:
-            if metrics is not None:
-                metrics.flush()
             await link.close()
             tokenizers.close()
             if tracing is not None:

@@ -137,19 +137,15 @@ class RemoteMetrics:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        link.on_connect(self.flush)
 
     def observe(self, event: Exchange | ConnectionsCounted) -> None:
         self._link.report(event)
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The metrics of all processes, including the latest reports of this front-end."""
-        self.flush()
+        self._link.flush_reports()
         return cast(tuple[bytes, str], await self._link.call(tuple[bytes, str], "exposition", accept))
 
     async def figures(self, part: FigurePart) -> dict[str, Any] | None:
-        self.flush()
-        return cast(dict[str, Any] | None, await self._link.call(dict[str, Any] | None, "figures", part))
-
-    def flush(self) -> None:
         self._link.flush_reports()
+        return cast(dict[str, Any] | None, await self._link.call(dict[str, Any] | None, "figures", part))

@@ -157,9 +157,6 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self._on_made()
 
-    def eof_received(self) -> bool:
-        return False
-
     def pause_writing(self) -> None:
         self._writable.clear()
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +59,6 @@ class Link:
         self._connecting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._connected_or_given_up = asyncio.Event()
-        self._on_connect: list[Callable[[], None]] = []
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -71,9 +69,6 @@ class Link:
     @property
     def _is_silent(self) -> bool:
         return self._silent_s >= SILENT_S
-
-    def on_connect(self, callback: Callable[[], None]) -> None:
-        self._on_connect.append(callback)
 
     async def open(self) -> None:
         """Returns when it is connected, or `give_up` was called."""
@@ -86,6 +81,7 @@ class Link:
         self._connected_or_given_up.set()
 
     async def close(self) -> None:
+        self.flush_reports()
         for task in (self._connecting, self._watching):
             if task is not None:
                 task.cancel()
@@ -166,8 +162,7 @@ class Link:
                 if self._connection is not connection:
                     self._connection = connection
                     self._connected_or_given_up.set()
-                    for callback in self._on_connect:
-                        callback()
+                    self.flush_reports()
             case FrameKind.REPLY | FrameKind.ERROR:
                 replied, reply = self._pending.get(number, (None, None))
                 if replied is None or replied.done():  # a call that was cancelled, or a report

@@ -145,7 +145,12 @@ class TrustedProxies:
             self._networks = tuple(map(ip_network, trusted))
         except ValueError as problem:
             raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None
-        self._is_trusted = lru_cache(maxsize=4096)(self._is_in_a_network)
+
+        def is_in_a_network(address: str) -> bool:
+            parsed = _address(address)
+            return parsed is not None and any(parsed in network for network in self._networks)
+
+        self._is_trusted = lru_cache(maxsize=4096)(is_in_a_network)
 
     def trusts(self, address: str) -> bool:
         return bool(self._networks) and self._is_trusted(address)
@@ -164,10 +169,6 @@ class TrustedProxies:
                 break
             client = str(address)
         return client
-
-    def _is_in_a_network(self, address: str) -> bool:
-        parsed = _address(address)
-        return parsed is not None and any(parsed in network for network in self._networks)
 
 
 def _address(text: str) -> Address | None:

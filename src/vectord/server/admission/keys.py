@@ -109,11 +109,6 @@ class Keys:
         current = () if self._file is None else self._file.current()
         return next((key for key in (*self._configured, *current) if key.name == name), None)
 
-    def reload(self) -> None:
-        """Read the file now; otherwise the next request does, CHECK_INTERVAL_S after the last check."""
-        if self._file is not None:
-            self._file.reload()
-
     def names(self) -> Sequence[str]:
         """The names of the keys that the file has now."""
         return [] if self._file is None else [key.name for key in self._file.current()]
@@ -193,11 +188,6 @@ class KeysFile:
             self._checked_s = now_s
             self._reload_if_changed()
         return self._keys
-
-    def reload(self) -> None:
-        """Reads the file, changed or not."""
-        self._version = ()
-        self._reload_if_changed()
 
     def _reload_if_changed(self) -> None:
         version = _version(self._path)

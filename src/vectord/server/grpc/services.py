@@ -78,10 +78,6 @@ CODES: Mapping[type[VectordError], StatusCode] = {
 }
 
 
-def code_of(error: VectordError) -> StatusCode:
-    return row_of(CODES, error)
-
-
 def trailers_of(error: VectordError) -> tuple[tuple[str, str], ...]:
     """The trailer with the delay for gRPC's retry policy; none for errors that a retry cannot fix."""
     if isinstance(error, Overloaded | Unavailable):
@@ -169,7 +165,7 @@ class Services:
                 raise cause.with_traceback(None) from None  # see errors.drop_frames
             except Exception as cause:
                 error = self._pipeline.failed(record, cause)
-                status, code = row_of(STATUSES, error), code_of(error)
+                status, code = row_of(STATUSES, error), row_of(CODES, error)
             finally:  # HTTP's status, so that one alert on 5xx covers both ports
                 self._pipeline.end(record, status, grpc_code=code.value[0])
             await context.abort(code, sentence_of(error), (*_metadata(record).items(), *trailers_of(error)))

@@ -125,7 +125,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         if len(self.choices) == 1:
             return self.choices[0]
-        values = _top_level_of(body)
+        try:
+            values = _top_level.decode(body)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):  # no JSON object
+            values = {}
         keys = values.keys() & self._effective
         refusing: Choice | None = None
         for choice in self.choices:
@@ -284,11 +287,3 @@ def _compile(template: str) -> re.Pattern[str]:
         pattern += f"(?P<{match[1]}>{'.+' if match[2] else '[^/]+'})"
         end = match.end()
     return re.compile(pattern + re.escape(template[end:]), re.DOTALL)
-
-
-def _top_level_of(body: Content) -> Mapping[str, msgspec.Raw]:
-    """The keys and values of a JSON object, in its order; none for anything else."""
-    try:
-        return _top_level.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return {}

@@ -7,7 +7,7 @@ compose.py calls `serve` on the main thread; it returns when the server has drai
            -> idle connections close -> the app's lifespan closes the engine
 
 Requests that exceed the timeout get 503. A second signal ends the process immediately; in a process of the supervisor
-it has no effect, because systemd and the supervisor both send one. SIGHUP: keys and certificates are read again.
+it has no effect, because systemd and the supervisor both send one. SIGHUP: certificates are read again.
 """
 
 from __future__ import annotations

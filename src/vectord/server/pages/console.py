@@ -53,12 +53,7 @@ def console_pages(
     """source: of the figures, None without metrics; viewer: from a request's headers; examples: called at the first
     request."""
 
-    @cache
-    def example_list() -> bytes:
-        return orjson.dumps(examples())
-
-    def show_examples(headers: Mapping[str, str]) -> Rendered:
-        return Rendered(body=example_list())
+    example_list = cache(lambda: Rendered(body=orjson.dumps(examples())))
 
     async def show(part: FigurePart, headers: Mapping[str, str]) -> Rendered:
         figures = None if source is None else source(part)
@@ -85,7 +80,7 @@ def console_pages(
         Page(path="/console", show=console, summary="Load, models and a playground, in a browser; also at /"),
         *(Page(path=f"/console/{name}", show=partial(_file, name), summary="") for name in files),
         *(Page(path=f"/console/console/{name}", show=partial(redirect, name), summary="") for name in _PAGE_FILES),
-        Page(path="/console/calls", show=show_examples, summary=""),
+        Page(path="/console/calls", show=lambda headers: example_list(), summary=""),
         *(Page(path=f"/console/{part}", show=partial(show, part), summary="", guarded=True) for part in _VISIBLE),
     )
 

@@ -214,9 +214,12 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
         return {"summary": endpoint.page.summary, "security": [], "responses": {"200": {"description": "OK"}}}
     routes = endpoint.routes
     references = [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETERS]
+    # An example if the body has one, so that /docs can send a request.
+    example = {"example": EXAMPLE_MODEL} if any(route.body for route in routes) else {}
+    names = re.findall(r"\{(\w+)", endpoint.path)
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
-        "parameters": [*_path_parameters(endpoint), *references],
+        "parameters": [*(_parameter(name, "path", {"type": "string"}) | example for name in names), *references],
         "responses": {**_success(routes, schemas), **_failures(endpoint)},
     }
     if endpoint.admin:
@@ -317,13 +320,6 @@ def _add_failure(responses: dict[str, Json], title: str, rendered: Rendered) -> 
 def _any_of(kinds: Iterable[object], schemas: Mapping[int, Json]) -> Json:
     found = [schemas[each] for each in dict.fromkeys(map(id, kinds))]
     return found[0] if len(found) == 1 else {"anyOf": found}
-
-
-def _path_parameters(endpoint: Endpoint) -> Iterator[Json]:
-    """Yield the parameters of the path, with an example if the body has one, so that /docs can send a request."""
-    example = {"example": EXAMPLE_MODEL} if any(choice.route.body for choice in endpoint.choices) else {}
-    for name in re.findall(r"\{(\w+)", endpoint.path):
-        yield _parameter(name, "path", {"type": "string"}) | example
 
 
 def _parameter(name: str, place: str, kind: Json) -> Json:

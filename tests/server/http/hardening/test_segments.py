@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gzip
 import itertools
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.live import FORM_TYPE, connected, form_of, get, live, post
+from tests.server.live import connected, form_of, get, live, post
 
-from vectord import compose
-from vectord.config import Config, DeviceConfig
-from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import load_dialects
 from vectord.server.http.hardening import http_protocol
 from vectord.server.http.hardening.connection_limits import ConnectionLimits
 from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HttpConnection, HttpService
@@ -362,66 +356,3 @@ async def test_segments_over_a_socket(request_bytes: bytes, expected: Sequence[i
                     await asyncio.sleep(0)
                 assert [(await client.reply()).status for _ in expected] == list(expected)
                 assert await client.closed()
-
-
-def as_chunks(request: bytes) -> bytes:
-    """The request with its body in chunks of 9 bytes with extensions, and a trailer."""
-    head, _, body = request.partition(b"\r\n\r\n")
-    chunks = b"".join(b'%x;a="b;c"\r\n%b\r\n' % (len(part), part) for part in cut(body, range(9, len(body), 9)))
-    head = re.sub(rb"content-length: \d+", b"transfer-encoding: chunked", head)
-    return head + b"\r\n\r\n" + chunks + b"0\r\nupgrade: h2c\r\n\r\n"
-
-
-RERANK = {"query": "q", "documents": ["a", "b"]}
-UPLOAD = post(
-    FORM.replace(b'"c"', b'"expires_after[anchor]"').replace(b"0\r\n\r\n\r\n", b"created_at\r\n"),
-    "/v1/files",
-    FORM_TYPE,
-)
-ROUTES = {
-    "upload": (UPLOAD, [200]),
-    "upload in chunks": (as_chunks(UPLOAD), [200]),
-    "upload that expects 100": (UPLOAD.replace(b"host", b"expect: 100-continue\r\nhost", 1), [100, 200]),
-    "no form": (post({}, "/v1/files"), [415]),
-    "files": (get("/v1/files?limit=1"), [200]),
-    "a path as the id of a file": (get("/v1/files/..%2F..%2FLOCK/content"), [404]),
-    "deletion": (get("/v1/files/file-0", method="DELETE"), [404]),
-    "batch": (
-        post({"input_file_id": "a", "endpoint": "/v1/embeddings", "completion_window": "24h"}, "/v1/batches"),
-        [404],
-    ),
-    "batches": (get("/v1/batches"), [200]),
-    "compressed": (post(gzip.compress(b'{"input": "a"}'), "/v1/embeddings", {"content-encoding": "gzip"}), [200]),
-    "llama.cpp": (
-        post({"content": "a"}, "/embedding") + as_chunks(post({"content": "a"}, "/tokenize")) + get("/props"),
-        [200] * 3,
-    ),
-    "rerank": (
-        post(RERANK, "/v1/rerank") + post({"query": "q", "texts": ["a"]}, "/rerank") + post(RERANK, "/v2/rerank"),
-        [200] * 3,
-    ),
-    "metrics": (get("/metrics"), [200]),
-    "console": (get("/console") + get("/console/main.js", {"accept-encoding": "gzip"}), [200, 200]),
-    "no method of a path": (get("/v1/embeddings") + post(b"", "/health/live"), [405, 405]),
-    "OPTIONS": (get("/v1/embeddings", {"origin": "http://test"}, "OPTIONS") + get("*", method="OPTIONS"), [405, 404]),
-    "absolute form": (get("http://x/health/live") + post({"input": "a"}, "http://y/v1/embeddings"), [200, 200]),
-}
-
-
-@pytest.mark.parametrize("name", ROUTES)
-async def test_segments_of_requests_to_every_kind_of_route(name: str, tmp_path: Path) -> None:
-    """Forms, compressed and chunked bodies, pages, and paths of several products."""
-    request_bytes, expected = ROUTES[name]
-    engine = compose.build(Config(device=DeviceConfig(backend="fake"))).engine
-    await engine.start()
-    await engine.loaded.wait()
-    dialects = load_dialects(("openai", "tei", "cohere", "llamacpp"))
-    async with live(engine, dialects, Metrics("0"), batch_dir=str(tmp_path)) as running:
-        for size in (len(request_bytes), 1, 7, 50):
-            async with connected(running) as client:
-                for segment in cut(request_bytes + LAST, range(size, len(request_bytes), size)):
-                    client.send(segment)
-                    await asyncio.sleep(0)
-                assert [(await client.reply()).status for _ in [*expected, LAST]] == [*expected, 200]
-                assert await client.closed()
-    await engine.close()
