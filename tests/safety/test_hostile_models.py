@@ -106,11 +106,6 @@ def endless(name: str) -> Callable[[Path], None]:
     return spoil
 
 
-def bombed_tokenizer(folder: Path) -> None:
-    letters = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 60}
-    change(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [letters] * 8})
-
-
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pickle that calls a shell": (bare_pickle, "pytorch_model.bin"),
     "such a pickle in torch's zip": (zipped_pickle, "pytorch_model.bin"),
@@ -130,7 +125,6 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "weights of another shape": (lambda folder: change(folder, "config.json", hidden_size=768), "by config.json"),
     "more words than rows": (lambda folder: change(folder, "config.json", vocab_size=31_000), "by config.json"),
     "a billion layers": (lambda folder: change(folder, "config.json", num_hidden_layers=10**9), "."),
-    "a tokenizer bomb": (bombed_tokenizer, "tokenizer.json"),
 }
 
 

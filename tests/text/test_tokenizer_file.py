@@ -1,8 +1,7 @@
-"""A hostile tokenizer.json is rejected before it reads a text, or fails on one text only; published ones are read."""
+"""tokenizer.json and its settings: a file that does not fit the model is refused; a text that fails, fails alone."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,62 +9,22 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.checkpoints.folders import write_json
 from tests.models import read_minilm_spec
 from tests.refusals import refuses
-from tests.text.makers import read
+from tests.text.makers import byte_level, make_encoder, make_spec, qwen3, read, unigram, wordpiece
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
 from vectord.text.tokenizer import TextEncoder
+from vectord.text.tokenizer_file import load_tokenizer
 
 Fields = dict[str, Any]
 
 
-def split(pattern: str) -> Fields:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-def sequence(*steps: Fields) -> Fields:
-    return {"type": "Sequence", "normalizers": list(steps)}
-
-
-def charsmap(written: bytes) -> Fields:
-    """A Precompiled map with an empty trie and these replacements."""
-    units = bytes(1024)
-    data = len(units).to_bytes(4, "little") + units + written
-    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
-
-
-def replacing(text: str, content: str) -> Fields:
-    return {"type": "Replace", "pattern": {"String": text}, "content": content}
-
-
 def set_(**entries: Any) -> Callable[[Fields], None]:
     return lambda fields: fields.update(entries)
-
-
-def _long_template(fields: Fields) -> None:
-    fields["post_processor"]["single"] = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 1000 + fields[
-        "post_processor"
-    ]["single"]
-
-
-def _wide_template(fields: Fields) -> None:
-    token = fields["post_processor"]["special_tokens"]["[CLS]"]
-    token.update(ids=[101] * 1000, tokens=["[CLS]"] * 1000)
-
-
-def _long_words(fields: Fields) -> None:
-    fields["model"]["max_input_chars_per_word"] = 10**9
-
-
-def _id_beyond_all(fields: Fields) -> None:
-    fields["model"]["vocab"] = {"[UNK]": 0, "a": 2**32 - 1}
-
-
-def _panics_at_load(fields: Fields) -> None:
-    fields["model"] = {"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]}
 
 
 def _foreign_special(part: str) -> Callable[[Fields], None]:
@@ -80,29 +39,24 @@ def _foreign_special(part: str) -> Callable[[Fields], None]:
 
 
 REFUSED: dict[str, tuple[Callable[[Fields], None], str]] = {
-    "a long replacement": (set_(normalizer=replacing("a", "b" * 65)), "more than 64 characters"),
-    "a long prefix": (set_(normalizer={"type": "Prepend", "prepend": "b" * 65}), "more than 64 characters"),
-    "replacement after replacement": (
-        set_(normalizer=sequence(*[replacing("a", "a" * 9)] * 4)),
-        "up to 6,561 times",
+    "an id beyond all tables": (
+        lambda fields: fields["model"].update(vocab={"[UNK]": 0, "a": 2**32 - 1}),
+        "no model has a row for",
     ),
-    "a pattern that matches nothing": (
-        set_(normalizer=sequence(*[{"type": "Replace", "pattern": {"Regex": ""}, "content": "abcdef"}] * 2)),
-        "up to 49 times",
-    ),
-    "a map to long texts": (set_(normalizer=charsmap(b"x" * 65 + b"\0")), "64 characters for one"),
-    "more steps than any": (set_(normalizer=sequence(*[{"type": "Lowercase"}] * 64)), r"a tokenizer of 6\d steps"),
-    "steps within steps": (
-        lambda fields: fields.update(normalizer=json.loads('{"type":"Sequence","normalizers":[' * 200 + "]}" * 200)),
-        "recursion",
-    ),
-    "a template of a thousand tokens": (_long_template, "template of more than 256"),
-    "one special token that is a thousand": (_wide_template, "template of more than 256"),
-    "words without end": (_long_words, "max_input_chars_per_word"),
-    "an id beyond all tables": (_id_beyond_all, "no model has a row for"),
     "a special token beyond the table": (_foreign_special("single"), "puts the id 2000000 around texts"),
     "one beyond it in pairs": (_foreign_special("pair"), "puts the id 2000000 around texts"),
-    "a model that makes the library panic at load": (_panics_at_load, "cannot be used as a tokenizer"),
+    "a text twice": (
+        lambda fields: fields["post_processor"]["single"].append({"Sequence": {"id": "A", "type_id": 0}}),
+        "special tokens inside texts",
+    ),
+    "no token of a letter": (
+        set_(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""}),
+        "has no tokens for 'a'",
+    ),
+    "a model that makes the library panic at load": (
+        set_(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]}),
+        "cannot be used as a tokenizer",
+    ),
 }
 
 
@@ -120,7 +74,7 @@ def spoilt(spec: ModelSpec, folder: Path, spoil: Callable[[Fields], None]) -> Mo
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_tokenizer_bomb_is_rejected_by_name(name: str, spec: ModelSpec, tmp_path: Path) -> None:
+def test_a_tokenizer_that_does_not_fit_is_rejected_by_name(name: str, spec: ModelSpec, tmp_path: Path) -> None:
     """The error names the file, before a text is read."""
     spoil, message = REFUSED[name]
     with pytest.raises(ModelUnavailable, match=message) as caught:
@@ -166,21 +120,68 @@ def test_a_word_without_an_id_fails_its_text_alone(spec: ModelSpec, tmp_path: Pa
 
 def test_a_pattern_that_gives_up_fails_its_text_alone(spec: ModelSpec, tmp_path: Path) -> None:
     """The library panics with a BaseException, which would end the tokenizing thread."""
-    encoder = TextEncoder(spoilt(spec, tmp_path, set_(pre_tokenizer=split("(a+)+$"))))
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    encoder = TextEncoder(spoilt(spec, tmp_path, set_(pre_tokenizer=pattern)))
     with refuses(Untokenizable, index=1):
         read(encoder, ["good", "a" * 30 + "!"], TextOptions())
     assert len(read(encoder, ["good"], TextOptions())) == 1
 
 
 @pytest.mark.parametrize(
-    "normalizer",
+    ("settings", "types"),
     [
-        sequence({"type": "Prepend", "prepend": "▁"}, replacing(" ", "▁")),
-        sequence(charsmap("ﷺ".encode() + b"\0"), {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}),
-        sequence(replacing("``", '"'), replacing("''", '"'), {"type": "NFKD"}, {"type": "StripAccents"}),
+        ({}, {0, 1}),
+        ({"model_input_names": ["input_ids", "attention_mask"]}, {0}),
+        ({"tokenizer_class": "TokenizersBackend"}, {0}),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, {0, 1}),  # types in version 4 of transformers, none in 5
     ],
-    ids=["Llama's", "XLM-RoBERTa's", "ALBERT's"],
+    ids=["as in the file", "none", "none by version 5", "another class"],
 )
-def test_the_steps_of_published_models_are_allowed(normalizer: Fields, spec: ModelSpec, tmp_path: Path) -> None:
-    """They are far below the limits."""
-    TextEncoder(spoilt(spec, tmp_path, set_(normalizer=normalizer)))
+def test_token_types_are_those_of_the_file_unless_the_model_gets_none(
+    settings: dict[str, Any], types: set[int], tmp_path: Path
+) -> None:
+    """model_input_names is a statement about the network, which tokenizer.json does not make."""
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    encoder = make_encoder(tmp_path, wordpiece(), config={"type_vocab_size": 2})
+    (pair,) = read(encoder, [("quick fox", "lazy dog")])
+    assert {*pair.type_ids.tolist()} == types
+
+
+@pytest.mark.parametrize("has_end", [False, True])
+def test_a_last_token_that_the_text_decides_is_logged(
+    has_end: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pooling reads it."""
+    make_encoder(tmp_path, qwen3() if has_end else byte_level(), pooling="last")
+    assert ("the vector is that of the text's last token" in caplog.text) != has_end
+
+
+@pytest.mark.parametrize("make", [qwen3, lambda: byte_level("<|endoftext|>")], ids=["with an end", "without"])
+def test_the_end_token_of_gte_qwen2(make: Any, tmp_path: Path) -> None:
+    """Its own tokenizer class, which is not run, puts eos_token after each text by add_eos_token."""
+    path = tmp_path / "tokenizer.json"
+    make().save(str(path))
+    own = {"add_eos_token": True, "auto_map": {"AutoTokenizer": ["x.Qwen2Tokenizer", "x.Qwen2TokenizerFast"]}}
+    write_json(tmp_path / "tokenizer_config.json", {**own, "eos_token": "<|endoftext|>"})
+    tokenizer = load_tokenizer(path, {}, lowercase=False)
+    end = tokenizer.token_to_id("<|endoftext|>")
+    for text in ("The quick brown fox", "fox <|endoftext|> dog"):
+        assert tokenizer.encode(text).ids == [*tokenizer.encode(text, add_special_tokens=False).ids, end]
+    write_json(tmp_path / "tokenizer_config.json", own)
+    with pytest.raises(ModelUnavailable, match="add_eos_token need a bos_token and eos_token"):
+        load_tokenizer(path, {}, lowercase=False)
+
+
+@pytest.mark.parametrize("value", ["old <pad> tree", [0, 1, 2]], ids=["text", "ids"])
+def test_a_padding_token_in_a_text_is_refused_where_positions_skip_it(value: Any, tmp_path: Path) -> None:
+    """RoBERTa and MPNet of transformers give later tokens other positions than the networks here; BERT does not."""
+    unigram().save(str(tmp_path / "tokenizer.json"))
+
+    def encoder(model_type: str) -> TextEncoder:
+        return TextEncoder(make_spec(tmp_path / "tokenizer.json", model_type=model_type))
+
+    assert 1 in read(encoder("bert"), [value])[0].ids
+    for model_type in ("roberta", "mpnet"):
+        assert 1 not in read(encoder(model_type), ["old tree"])[0].ids
+        with refuses(Untokenizable, index=1):
+            read(encoder(model_type), ["old tree", value])

@@ -26,12 +26,12 @@ from vectord.text.sequence import CutText, TokenSequence
 from vectord.text.tokenizer_file import (
     check_rows,
     count_ids,
+    declares_no_types,
     find_special_ids,
     is_library_failure,
     load_tokenizer,
     probe_frame,
 )
-from vectord.text.tokenizer_settings import declares_no_types
 from vectord.text.truncation import Limit, check_size, fit_characters
 from vectord.text.wordpiece import COST_BEFORE_LOAD, FastEncoding, FastWordPiece
 

@@ -1,53 +1,30 @@
-"""tokenizer.json: loads it, rejects a file that could exhaust memory, and finds its special tokens and ids.
+"""tokenizer.json and the settings next to it: loads the tokenizer, and finds its special tokens and ids.
 
-Called once per model, at load. The tokenizers library runs what the file describes: a Replace of "a" by a thousand
-letters, four times in sequence, makes a gigabyte of one letter, and the process dies where memory ends. Published
-models add a handful of characters, so anything far beyond that is rejected before the first text is read.
+tokenizer.json is used unchanged: the model was trained with it. Called once per model, at load.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import logging
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from tokenizers import Regex, Tokenizer, models, normalizers
+from tokenizers import Regex, Tokenizer, models, normalizers, processors
 
 from vectord.checkpoints.files.gguf_file import is_gguf
-from vectord.checkpoints.files.read import read_bytes, unread_settings
+from vectord.checkpoints.files.read import OPTION, read_bytes, unread_settings
 from vectord.checkpoints.gguf.tokenizer import tokenizer_json
-from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, read_token_settings, vocab_txt_json
+from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, read_token_settings, token_text, vocab_txt_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
-from vectord.text.tokenizer_settings import (
-    add_ends_of_own_class,
-    find_contradictions,
-    further_tokens,
-    refuse_cut_at_start,
-    steps_of,
-)
-
-log = logging.getLogger("vectord.text")
 
 MASKS = ("[MASK]", "<mask>")  # the names of mask tokens
-STEPS_LIMIT = 64  # normalizers, pre-tokenizers and decoders of a file; the longest known (Phi's) has 11
-ADDED_CHARACTERS_LIMIT = 64  # of one replacement, or before a text
-GROWTH_LIMIT = 32  # of all replacements together; " {2,}" by "▁" counts as 2
-CHARSMAP_CHARACTERS_LIMIT = 64  # for one character; NFKC's longest has 18
-TEMPLATE_LIMIT = 256  # special tokens around a text
-WORD_CHARACTERS_LIMIT = 1000  # a word of WordPiece costs its square; BERT's longest has 100
 _PROBES = ("a", "hello world")
-
-Step = Mapping[str, Any]
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -93,23 +70,22 @@ def load_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of the file, without truncation, padding and dropout. Raises ModelUnavailable if it cannot be read.
 
-    config: config.json's entries; the log states where the files next to tokenizer.json contradict it. None: nothing
-    but the file is read. lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
-    removes_punctuation: then as SiglipTokenizer's canonicalize_text.
+    config: config.json's entries. None: nothing but the file is read. lowercase: before its own normalization, as
+    sentence-transformers does for `do_lower_case`. removes_punctuation: then as SiglipTokenizer's canonicalize_text.
     """
     try:
-        tokenizer: Tokenizer = _read(path)
-        check_growth(tokenizer, path)
+        if path.suffix == ".txt":
+            tokenizer = Tokenizer.from_str(vocab_txt_json(path))
+        elif is_gguf(path):
+            tokenizer = Tokenizer.from_str(tokenizer_json(path))
+        else:
+            tokenizer = Tokenizer.from_buffer(read_bytes(path, TOKENIZER_LIMIT_BYTES))
         if config is not None:
-            refuse_cut_at_start(tokenizer, path, unread_settings(path, config).allowed)
+            _obey_settings(tokenizer, path, unread_settings(path, config).allowed)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if getattr(tokenizer.model, "dropout", None):  # of BPE: random tokens, for training
             tokenizer.model.dropout = None
-        if config is not None:
-            add_ends_of_own_class(tokenizer, path)
-            if path.suffix == ".json":
-                _log_contradictions(tokenizer, path, config)
     except ModelUnavailable:
         raise
     except Exception as error:  # tokenizers raises nothing more specific
@@ -124,81 +100,50 @@ def load_tokenizer(
     return tokenizer
 
 
-def _log_contradictions(tokenizer: Tokenizer, path: Path, config: Mapping[str, Any]) -> None:
-    try:
-        differences = list(find_contradictions(tokenizer, path, config))
-    except BaseException as error:
-        if not is_library_failure(error):
-            raise
-        return  # the tokenizer fails on one of the compared texts, as it will on requests
-    if differences:
-        log.warning("%s is used unchanged; transformers 5 would make other tokens: %s", path, "; ".join(differences))
+def _obey_settings(tokenizer: Tokenizer, path: Path, allowed: Collection[str]) -> None:
+    """Apply what the settings next to the file state about the tokens around a text.
 
-
-def _read(path: Path) -> Tokenizer:
-    if path.suffix == ".txt":
-        return Tokenizer.from_str(vocab_txt_json(path))
-    if is_gguf(path):
-        return Tokenizer.from_str(tokenizer_json(path))
-    tokenizer: Tokenizer = Tokenizer.from_buffer(read_bytes(path, TOKENIZER_LIMIT_BYTES))
-    return tokenizer
-
-
-def check_growth(tokenizer: Tokenizer, path: Path) -> None:
-    """Raises ModelUnavailable if the file's steps could make a text far longer than it is."""
-    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.post_processor, tokenizer.decoder)
-    states = [json.loads(part.__getstate__()) for part in parts if part is not None]
-    steps = [step for state in states for step in steps_of(state)]
-    if len(steps) > STEPS_LIMIT:
-        raise ModelUnavailable(f"{path}: a tokenizer of {len(steps):,} steps; the limit is {STEPS_LIMIT}")
-    growth = 1.0
-    for step in steps:
-        growth *= _growth(step, path)
-        if step.get("type") == "Precompiled":
-            _check_charsmap(step, path)
-        if step.get("type") == "TemplateProcessing":
-            _check_template(step, path)
-    if growth > GROWTH_LIMIT:
-        raise ModelUnavailable(f"{path}: a tokenizer whose replacements make a text up to {growth:,.0f} times as long")
-    if getattr(tokenizer.model, "max_input_chars_per_word", 0) > WORD_CHARACTERS_LIMIT:
-        raise ModelUnavailable(f"{path}: max_input_chars_per_word is over {WORD_CHARACTERS_LIMIT:,}")
-
-
-def _growth(step: Step, path: Path) -> float:
-    """The factor by which a replacement may lengthen a text; 1 for any other step."""
-    added = step.get("content", step.get("prepend", step.get("replacement", "")))
-    if not isinstance(added, str) or len(added) > ADDED_CHARACTERS_LIMIT:
-        raise ModelUnavailable(f"{path}: a tokenizer that adds more than {ADDED_CHARACTERS_LIMIT} characters at once")
-    match step:
-        case {"type": "Replace", "pattern": {"String": str(text)}} if text:
-            return max(1.0, len(added) / len(text))
-        case {"type": "Replace"}:  # a regular expression may match between any two characters
-            return 1.0 + len(added)
-    return 1.0
-
-
-def _check_charsmap(step: Step, path: Path) -> None:
-    """The map holds the size of its trie, the trie, then the replacements of characters, separated by zeros."""
-    try:
-        data = base64.b64decode(step.get("precompiled_charsmap") or "")
-    except (TypeError, binascii.Error) as error:
-        raise ModelUnavailable(f"{path}: precompiled_charsmap is not base64") from error
-    replacements = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
-    if max(len(text.decode("utf-8", "replace")) for text in replacements) > CHARSMAP_CHARACTERS_LIMIT:
+    Refused is a truncation at the start of texts, which transformers obeys where the settings name no truncation_side
+    (checkpoints/reader.py refuses theirs). allowed: keys that the operator ignores.
+    """
+    values, own = read_token_settings(path), tokenizer.truncation or {}
+    is_left = own.get("direction", "right") != "right" and values.get("truncation_side") is None
+    if is_left and "truncation_side" not in allowed:
         raise ModelUnavailable(
-            f"{path}: precompiled_charsmap has more than {CHARSMAP_CHARACTERS_LIMIT} characters for one"
+            f"{path}: truncation with the direction {own['direction']} is not supported and could change the results; "
+            f"{OPTION} truncation_side ignores it"
+        )
+    if not values.get("auto_map"):
+        return
+    # gte-Qwen2 has a tokenizer class of its own: it obeys add_bos_token and add_eos_token, and its tokenizer.json lacks
+    # both tokens.
+    begin, end = (
+        [token_text(values.get(f"{name}_token"))] * (values.get(f"add_{name}_token") is True) for name in ("bos", "eos")
+    )
+    ids = {token: None if token is None else tokenizer.token_to_id(token) for token in (*begin, *end)}
+    if None in ids.values():
+        raise ModelUnavailable(
+            f"{path.with_name('tokenizer_config.json')}: add_bos_token and add_eos_token need a bos_token and "
+            "eos_token of the vocabulary"
+        )
+    if ids:
+        single = [*begin, "$A", *end]
+        pair = [*single, *(f"{token}:1" for token in begin), "$B:1", *(f"{token}:1" for token in end)]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=list(ids.items())
         )
 
 
-def _check_template(step: Step, path: Path) -> None:
-    tokens = step.get("special_tokens") or {}
-    ids = sum(len(token.get("ids") or ()) for token in tokens.values())
-    pieces = max(len(step.get("single") or ()), len(step.get("pair") or ()))
-    if max(ids, pieces) > TEMPLATE_LIMIT or ids * pieces > TEMPLATE_LIMIT**2:
-        raise ModelUnavailable(f"{path}: a template of more than {TEMPLATE_LIMIT} special tokens")
-    for name, texts in (("single", 1), ("pair", 2)):
-        if sum("Sequence" in piece for piece in step.get(name) or ()) != texts:
-            raise ModelUnavailable(f"{path}: post_processor.{name} must hold each text once")
+def declares_no_types(path: Path) -> bool:
+    """Return whether the settings state that the model is given no token types: they are zeros then.
+
+    transformers 5 writes the class TokenizersBackend, which gives none unless model_input_names has them.
+    """
+    values = read_token_settings(path)
+    names = values.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" not in names
+    return values.get("tokenizer_class") == "TokenizersBackend"
 
 
 def check_rows(tokenizer: Tokenizer, vocab_size: int, type_rows: object, path: Path) -> None:
@@ -254,6 +199,8 @@ def find_special_ids(tokenizer: Tokenizer, path: Path) -> Int32:
     Mask tokens, and those that the settings add to these, count as words: BGE-M3 gives one that a text names a weight
     like any other (source: FlagEmbedding).
     """
-    words = {*MASKS, *(() if is_gguf(path) else further_tokens(read_token_settings(path)))}
+    values = {} if is_gguf(path) else read_token_settings(path)
+    lists = (values.get("additional_special_tokens"), values.get("extra_special_tokens"))
+    words = {*MASKS, *(token_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)}
     added = tokenizer.get_added_tokens_decoder().items()
     return np.array([id_ for id_, token in added if token.special and token.content not in words], np.int32)
