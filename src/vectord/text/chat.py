@@ -7,9 +7,7 @@ Belongs to the event loop; operations call it before a text is tokenized. One te
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import Counter
-from itertools import count
+from collections import Counter, defaultdict
 
 from vectord.checkpoints.spec import ChatTemplate
 from vectord.errors import InputTooLong, InvalidField, Overloaded
@@ -21,10 +19,11 @@ CONVERSATION_CHARACTERS = 4096  # the cost of a conversation besides its length
 
 
 class ChatTemplates:
-    """Renders one conversation at a time; clients receive equal shares of characters."""
+    """Renders one conversation at a time; clients take turns."""
 
     def __init__(self) -> None:
-        self._turns = FairTurns()
+        self._turn = asyncio.Lock()
+        self._own_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by client: one waits for _turn
         self._waiting: Counter[str] = Counter()  # characters, by client
 
     async def render(self, template: ChatTemplate | None, conversation: Conversation, client: str) -> str:
@@ -49,59 +48,22 @@ class ChatTemplates:
         if own + cost > left // 2:  # the other half is for other clients
             raise Overloaded("Too many conversations wait for their chat template; try again.", retry_after_s=1.0)
         self._waiting[client] += cost
-        try:
-            await self._turns.take(client, cost)
-            work = asyncio.ensure_future(asyncio.to_thread(_rendered, template, conversation))
-            work.add_done_callback(lambda _: self._turns.give_back())  # the thread goes on if this request is cancelled
-            text = await asyncio.shield(work)
-        finally:
-            self._waiting[client] -= cost
-            if not self._waiting[client]:
-                del self._waiting[client]
+        # The thread goes on if this request is cancelled, so its turn does too.
+        text = await asyncio.shield(asyncio.create_task(self._render(template, conversation, client, cost)))
         if isinstance(text, InvalidField):
             raise text
         return text
 
-
-class FairTurns:
-    """One turn at a time, by self-clocked fair queueing: clients receive equal shares of the cost, whatever becomes of
-    their work, and a small turn of a new client precedes the large ones that wait."""
-
-    def __init__(self) -> None:
-        self._clock = 0  # the tag of the turn that is taken
-        self._last: dict[str, int] = {}  # the highest tag of each client
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: (tag, number, set when it begins)
-        self._numbers = count()
-        self._taken = False
-
-    async def take(self, client: str, cost: int) -> None:
-        """Returns when the turn begins; `give_back` ends it."""
-        tag = max(self._clock, self._last.get(client, 0)) + cost
-        self._last[client] = tag
-        turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (tag, next(self._numbers), turn))
-        if not self._taken:
-            self._begin_next()
+    async def _render(
+        self, template: ChatTemplate, conversation: Conversation, client: str, cost: int
+    ) -> str | InvalidField:
         try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it began just before
-                self.give_back()
-            raise
-
-    def give_back(self) -> None:
-        self._taken = False
-        self._begin_next()
-
-    def _begin_next(self) -> None:
-        while self._waiting:
-            self._clock, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                self._taken = True
-                turn.set_result(None)
-                return
-        self._clock = 0
-        self._last.clear()
+            async with self._own_turns[client], self._turn:
+                return await asyncio.to_thread(_rendered, template, conversation)
+        finally:
+            self._waiting[client] -= cost
+            if not self._waiting[client]:
+                del self._waiting[client], self._own_turns[client]
 
 
 def _rendered(template: ChatTemplate, conversation: Conversation) -> str | InvalidField:
