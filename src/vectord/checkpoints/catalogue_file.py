@@ -14,22 +14,21 @@ NATIVE_HANDLERS stand for models that vectord serves itself; their handler becom
 from __future__ import annotations
 
 import logging
-import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import yaml
+from msgspec import Meta
 
+from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.spec import Pooling, RequestedModel
 from vectord.errors import ConfigError
 
 log = logging.getLogger("vectord.checkpoints")
 
 FILE_LIMIT_BYTES = 2**16  # the longest published file has 4 kB
-TEXT_LIMIT_CHARACTERS = 1000  # of a name, a path, a handler
 
 NATIVE_HANDLERS = frozenset(
     {
@@ -38,23 +37,23 @@ NATIVE_HANDLERS = frozenset(
         "app.models.hf_embedding.HFEmbeddingModel",  # replaces both in later versions
     }
 )
-
-_DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
-_NAME = re.compile(r"[^\s,;]+")  # commas and semicolons separate the names in MODELS
 _POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "last_token": "last", "cls": "cls"}
-
-_Text = Annotated[str, msgspec.Meta(max_length=TEXT_LIMIT_CHARACTERS)]
 
 
 class _CatalogueModel(msgspec.Struct):
-    hf_repo_id: _Text | None = None
-    name: _Text | None = None
-    handler: _Text | None = None
-    pooling: _Text | None = None
+    hf_repo_id: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
+    name: Annotated[str, Meta(pattern=r"^[^\s,;\x00]*$")] | None = None  # commas and semicolons separate MODELS
+    handler: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)+)?$")] | None = None
+    pooling: Annotated[str, Meta(pattern=f"(?i)^({'|'.join(_POOLINGS)})?$")] | None = None
+
+    def requested(self) -> RequestedModel:
+        handler = None if self.handler in NATIVE_HANDLERS else self.handler or None
+        pooling = _POOLINGS.get((self.pooling or "").lower())
+        return RequestedModel(self.hf_repo_id, self.name or self.hf_repo_id, handler, pooling)
 
 
 class _File(msgspec.Struct):
-    models: Annotated[list[_CatalogueModel], msgspec.Meta(min_length=1)]
+    models: Annotated[list[_CatalogueModel], Meta(min_length=1)]
 
 
 def read_catalogue_file(path: Path) -> tuple[RequestedModel, ...]:
@@ -62,52 +61,24 @@ def read_catalogue_file(path: Path) -> tuple[RequestedModel, ...]:
 
     Logs unknown keys.
     """
-    document = _load(path)
+    data = read_operators_file("model_catalogue", str(path), FILE_LIMIT_BYTES)
     try:
-        models = msgspec.convert(document, _File).models
+        document = yaml.load(data, _Loader)  # noqa: S506  a loader that makes only texts, lists and dicts
+        entries = [model.requested() for model in msgspec.convert(document, _File).models]
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from None
-    entries: dict[str, RequestedModel] = {}
-    for index, model in enumerate(models):
-        entry = _entry(model, f"{path}: models[{index}]")
-        name = entry.name or entry.model
-        if entries.setdefault(name.lower(), entry) is not entry:
-            raise ConfigError(f"{path}: models[{index}].name: {_shown(name)} is the name of an earlier model too")
-    tables = document["models"]
-    unread = [
-        *(document.keys() - {"models"}),
-        *(k for t in tables for k in t if k not in _CatalogueModel.__struct_fields__),
-    ]
-    if unread:
-        counted = (f"{_shown(key)} ({count} times)" for key, count in Counter(unread).most_common(8))
-        log.warning("%s: unknown keys, ignored: %s", path, ", ".join(counted))
-    return tuple(entries.values())
-
-
-def _entry(model: _CatalogueModel, where: str) -> RequestedModel:
-    for key in _CatalogueModel.__struct_fields__:
-        if not (value := getattr(model, key) or "").isprintable():
-            raise ConfigError(f"{where}.{key}: expected printable characters on one line, got {_shown(value)}")
-    if not model.hf_repo_id:
-        raise ConfigError(f"{where}: no hf_repo_id; expected a hub id such as BAAI/bge-m3, or a folder")
-    name, pooling = model.name or model.hf_repo_id, (model.pooling or "").lower()
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}.name: expected no spaces, commas or semicolons, got {_shown(name)}")
-    handler = None if model.handler in NATIVE_HANDLERS else model.handler or None
-    if handler is not None and not _DOTTED_PATH.fullmatch(handler):
-        raise ConfigError(f"{where}.handler: expected a path such as package.module.Class, got {_shown(handler)}")
-    if pooling and pooling not in _POOLINGS:
-        raise ConfigError(f"{where}.pooling: expected one of {', '.join(_POOLINGS)}, got {_shown(pooling)}")
-    return RequestedModel(model.hf_repo_id, name, handler, _POOLINGS.get(pooling))
-
-
-def _shown(text: str) -> str:
-    """The operator's own text, on one line of at most 80 characters."""
-    shown = repr(text)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
-
-
-# --- YAML -----------------------------------------------------------------------------------------------------
+    names: set[str] = set()
+    for index, entry in enumerate(entries):
+        name = (entry.name or "").lower()
+        if name in names:
+            raise ConfigError(f"{path}: models[{index}].name: {entry.name!r} is the name of an earlier model too")
+        names.add(name)
+    keys = {*(document.keys() - {"models"}), *(key for table in document["models"] for key in table)}
+    if unread := sorted(keys - {*_CatalogueModel.__struct_fields__}):
+        log.warning("%s: unknown keys, ignored: %s", path, ", ".join(map(repr, unread)))
+    return tuple(entries)
 
 
 class _Loader(yaml.BaseLoader):
@@ -115,19 +86,3 @@ class _Loader(yaml.BaseLoader):
 
     def construct_scalar(self, node: Any) -> Any:
         return None if node.style is None and node.value in ("", "~", "null", "Null", "NULL") else node.value
-
-
-def _load(path: Path) -> Any:
-    """The one document of the file."""
-    if not path.is_file():  # nor a pipe, which would block
-        raise ConfigError(f"{path}: there is no such regular file")
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_LIMIT_BYTES + 1)
-        if len(data) > FILE_LIMIT_BYTES:
-            raise ConfigError(f"{path}: more than {FILE_LIMIT_BYTES:,} bytes")
-        return yaml.load(data, _Loader)  # noqa: S506  a loader that makes only texts, lists and dicts
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
