@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from vectord.checkpoints.files.gguf_file import (
-    ITEMS_LIMIT,
-    KEYS_LIMIT,
     TENSOR_TYPES,
-    TENSORS_LIMIT,
-    TEXT_LIMIT_BYTES,
     GgufFile,
     is_gguf,
     read_gguf,
@@ -105,14 +101,12 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "another format": (b"\x00" * 64, "does not begin with GGUF"),
     "version 1": (header(version=1), "version 1 of GGUF"),
     "big-endian": (header(version=3 << 24), "big-endian files are not read"),
-    "countless keys": (header(keys=2**63), f"the limit is {KEYS_LIMIT:,}"),
-    "countless tensors": (header(tensors=2**63), f"the limit is {TENSORS_LIMIT:,}"),
-    "a long key": (header(keys=1) + struct.pack("<Q", 2**62), "the limit is 1,024"),
-    "a long text": (header(keys=1) + KEY + struct.pack("<IQ", 8, 2**62), f"k has {2**62:,} bytes; the limit is"),
-    "a text after the end": (header(keys=1) + KEY + struct.pack("<IQ", 8, TEXT_LIMIT_BYTES), "k is cut off"),
+    "countless keys": (header(keys=2**63), "is cut off"),
+    "countless tensors": (header(tensors=2**63), "is cut off"),
+    "a long key": (header(keys=1) + struct.pack("<Q", 2**62), "a metadata key is cut off"),
+    "a text after the end": (header(keys=1) + KEY + struct.pack("<IQ", 8, 2**62), "k is cut off"),
     "no UTF-8": (header(keys=1) + KEY + struct.pack("<I", 8) + text(b"\xff"), "k is not UTF-8"),
     "an unknown type": (header(keys=1) + KEY + struct.pack("<I", 13), "k has values of the type 13"),
-    "countless texts": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 8, 2**60), f"is {ITEMS_LIMIT:,}"),
     "texts after the end": (header(keys=1) + KEY + struct.pack("<IIQ", 9, 8, 1000), "k is cut off"),
     "a text in a list without end": (
         header(keys=1) + KEY + struct.pack("<IIQQ", 9, 8, 1, 2**64 - 1),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, node, tensor, varint
 
-from vectord.checkpoints.files import onnx_file
 from vectord.checkpoints.files.onnx_file import OnnxFile, read_onnx
 from vectord.errors import ModelUnavailable
 
@@ -95,15 +94,12 @@ def test_only_plain_file_names_are_accepted(location: str, tmp_path: Path) -> No
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
-    """A link may lead to another file of the folder only, and a file may have one hard link only."""
+    """A link may lead to another file of the folder only."""
     (tmp_path / "secret").write_bytes(bytes(4))
     folder = tmp_path / "model"
     path = write(folder, place(external_tensor(location="data"))["initializer"])
     (folder / "data").symlink_to(tmp_path / "secret")
     refuse(path, "link out of the model's folder")
-    (folder / "data").unlink()
-    os.link(tmp_path / "secret", folder / "data")
-    refuse(path, "hard link")
     (folder / "data").unlink()
     (folder / "data").symlink_to("data")
     refuse(path, "cannot be read")
@@ -140,29 +136,11 @@ def test_data_must_be_a_regular_file(tmp_path: Path) -> None:
     refuse(path, "not a regular file")
 
 
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ({"length": "65"}, "ends at byte 65 of a file of 64 bytes"),
-        ({"offset": "60", "length": "8"}, "ends at byte 68"),
-        ({"offset": "-1"}, "offset of a tensor is not a number"),
-        ({"offset": "1e3"}, "offset of a tensor is not a number"),
-        ({"length": "9" * 30}, "length of a tensor is not a number"),
-        ({"length": "٣"}, "length of a tensor is not a number"),
-    ],
-    ids=str,
-)
-def test_tensors_lie_inside_their_file(entries: dict[str, str], message: str, tmp_path: Path) -> None:
-    """A tensor that ends after its file is refused."""
-    (tmp_path / "data").write_bytes(bytes(64))
-    refuse(write(tmp_path, place(external_tensor(location="data", **entries))["initializer"]), message)
-
-
-def test_two_locations_of_one_tensor_are_refused(tmp_path: Path) -> None:
+def test_each_location_of_a_tensor_is_checked(tmp_path: Path) -> None:
     """Readers disagree about which of two locations counts."""
     (tmp_path / "data").write_bytes(bytes(4))
     twice = external_tensor(location="data") + field(13, field(1, "location") + field(2, "/etc/passwd"))
-    refuse(write(tmp_path, place(twice)["initializer"]), "two 'location'")
+    refuse(write(tmp_path, place(twice)["initializer"]), "only files next to the graph")
 
 
 def test_field_numbers_over_32_bits_are_refused(tmp_path: Path) -> None:
@@ -173,23 +151,12 @@ def test_field_numbers_over_32_bits_are_refused(tmp_path: Path) -> None:
     refuse(write(tmp_path, data), "impossible number")
 
 
-def test_depth_and_number_of_fields_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nested graphs and endless empty fields are refused within bounded time."""
+def test_the_depth_is_bounded(tmp_path: Path) -> None:
+    """Nested graphs would exhaust the stack."""
     nested = field(5, tensor("a", np.zeros(1)))
     for _ in range(40):
         nested = attribute(6, nested)
     refuse(write(tmp_path, model(nested)), "nested more than 32 deep")
-    monkeypatch.setattr(onnx_file, "FIELDS_LIMIT", 100)
-    refuse(write(tmp_path, model(field(2, "") * 100)), "more than 100 fields")
-
-
-def test_the_number_of_data_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file a tensor is possible; a million files are refused."""
-    monkeypatch.setattr(onnx_file, "DATA_FILES_LIMIT", 3)
-    for i in range(4):
-        (tmp_path / f"data{i}").write_bytes(bytes(4))
-    parts = [field(5, external_tensor(location=f"data{i}")) for i in range(4)]
-    refuse(write(tmp_path, model(graph(*parts, outputs=OUTPUTS))), "more than 3 files")
 
 
 @pytest.mark.parametrize(
@@ -200,9 +167,8 @@ def test_the_number_of_data_files_is_bounded(tmp_path: Path, monkeypatch: pytest
         (varint(7 << 3 | 2) + varint(1000) + b"x", "cut off"),
         (varint(7 << 3 | 2) + varint(2**63), "cut off"),
         (varint(1 << 3 | 3), "wire type 3"),
-        (model(graph(outputs={"x" * 2000: []})), "a name of 2,000 bytes"),
     ],
-    ids=["empty", "no varint", "cut off", "huge length", "group", "long name"],
+    ids=["empty", "no varint", "cut off", "huge length", "group"],
 )
 def test_other_files_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
     """A file that is not an ONNX file is reported as such."""

@@ -114,10 +114,12 @@ def test_tensors_of_other_types_keep_their_names(tmp_path: Path) -> None:
 
 
 def test_a_file_of_torch_before_2_1_is_read(tmp_path: Path) -> None:
-    """It has no byteorder member."""
+    """It has no byteorder member. Storages need not be aligned."""
     members = torch_members(storage=np.arange(4, dtype=np.float32).tobytes())
     del members["m/byteorder"]
-    assert read_bytes(tmp_path / "m.bin", pack(members))["x"].array.tolist() == [0, 1, 2, 3]
+    for shift in (0, 2):
+        array = read_bytes(tmp_path / "m.bin", pack(members, shift=shift))["x"].array
+        assert array.tolist() == [0, 1, 2, 3] and array.flags.aligned
 
 
 def test_a_file_name_with_spaces_is_read(tmp_path: Path) -> None:
@@ -167,14 +169,12 @@ BROKEN: Mapping[str, bytes] = {
     "a sparse tensor": saved({"x": torch.eye(2).to_sparse()}),
     "no members": pack({}),
     "no pickle": pack({"m/data/0": bytes(16)}),
-    "members in two folders": pack({**torch_members(), "n/data/0": bytes(16)}),
     "members in no folder": pack({"data.pkl": PICKLED_FLOATS, "data/0": bytes(16)}),
     "big-endian": pack({**torch_members(), "m/byteorder": b"big"}),
     "an order of bytes of its own": pack({**torch_members(), "m/byteorder": b"little-endian"}),
     "no storage": pack({"m/data.pkl": PICKLED_FLOATS}),
     "storage shorter than said": pack(torch_members(storage=bytes(15))),
     "storage longer than said": pack(torch_members(storage=bytes(17))),
-    "storage not aligned": pack(torch_members(), shift=2),
     "view beyond the storage": pack(torch_members(pickled=transposed(5, 1))),
     "strides beyond the storage": pack(torch_members(pickled=transposed(2, 4))),
     "four floats seen as 255": pack(torch_members(pickled=transposed(255, 0))),

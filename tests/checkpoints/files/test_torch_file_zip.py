@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.checkpoints.files.torch_files import map_bytes, map_file, pack
 
-from vectord.checkpoints.files.torch_file import DIRECTORY_LIMIT_BYTES, read_members
+from vectord.checkpoints.files.torch_file import read_members
 from vectord.errors import ModelUnavailable
 
 MEMBERS = {"m/data.pkl": b"pickle", "m/data/0": b"0123456789", "m/data/1": b"", "m/version": b"3\n"}
@@ -92,11 +92,3 @@ def test_a_broken_zip_file_is_refused_by_name(broken: str, tmp_path: Path) -> No
     mapped = map_bytes(path, BROKEN[broken])
     with pytest.raises(ModelUnavailable, match=r"m\.bin: "):
         read_members(path, mapped)
-
-
-def test_a_directory_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """Each header would become an object many times its size."""
-    size_bytes = DIRECTORY_LIMIT_BYTES + 1
-    data = bytes(size_bytes) + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, size_bytes, 0, 0)
-    with pytest.raises(ModelUnavailable, match="more than 8,388,608 bytes"):
-        read_members(tmp_path / "m.bin", map_bytes(tmp_path / "m.bin", data))

@@ -279,7 +279,6 @@ def test_the_settings_that_stanfords_code_saves_are_known(folder: Path) -> None:
         {"pool_factor": 2},
         {"attend_to_mask_tokens": 1},
         {"mask_punctuation": 0},
-        {"made_up": 1},
     ],
     ids=str,
 )

@@ -26,7 +26,6 @@ import numpy.typing as npt
 from vectord.checkpoints.files.weight import DTYPES, Dtype, Weight, array_over, is_shape
 from vectord.errors import ModelUnavailable
 
-DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
 PICKLE_LIMIT_BYTES = 4 * 2**20  # 20,000 tensors; one byte may cost 64 bytes of memory
 # The first pickles of torch before 1.6: its magic number, and the number of its format.
 _OLDER = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03."
@@ -75,7 +74,7 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     members = read_members(path, mapped)
     root = min(members, default="").partition("/")[0]
     pickled = members.get(f"{root}/data.pkl")
-    if pickled is None or any(not name.startswith(f"{root}/") for name in members):
+    if pickled is None:
         raise ModelUnavailable(f"{path}: a zip file, but not torch.save's: expected one folder with data.pkl in it")
     order = members.get(f"{root}/byteorder")  # torch before 2.1 wrote none
     if order and mapped[order.start : min(order.stop, order.start + 7)] != b"little":
@@ -83,14 +82,8 @@ def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
     if len(pickled) > PICKLE_LIMIT_BYTES:
         raise ModelUnavailable(f"{path}: a pickle of {len(pickled):,} bytes; the limit is {PICKLE_LIMIT_BYTES:,}")
     tensors = read_tensors(path, mapped[pickled.start : pickled.stop])
-    storages = {tensor.storage for tensor in tensors.values()}
-    places = {storage.key: members.get(f"{root}/data/{storage.key}") for storage in storages}
-    for storage in storages:
-        if (
-            member := places[storage.key]
-        ) is not None and member.start % storage.item_bytes:  # torch aligns to 64 bytes
-            raise ModelUnavailable(f"{path}: the storage {storage.key[:100]!r} is not aligned")
-    return _weights(path, mapped, tensors, places)
+    keys = {tensor.storage.key for tensor in tensors.values()}
+    return _weights(path, mapped, tensors, {key: members.get(f"{root}/data/{key}") for key in keys})
 
 
 def _read_older(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
@@ -159,7 +152,7 @@ def _view(
 def read_members(path: Path, mapped: mmap.mmap) -> Members:
     """Return the place of every member's bytes in the file."""
     try:
-        archive = zipfile.ZipFile(cast(io.BufferedIOBase, _BoundedReader(mapped)))
+        archive = zipfile.ZipFile(cast(io.BufferedIOBase, mapped))
     except (zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, ValueError, struct.error) as error:
         raise ModelUnavailable(
             f"{path}: not a complete zip file ({error}); it is cut off, or of another format: convert it to safetensors"
@@ -177,20 +170,6 @@ def read_members(path: Path, mapped: mmap.mmap) -> Members:
             raise ModelUnavailable(f"{path}: member {name[:100]!r} lies outside the file")
         members[name] = range(start, start + entry.file_size)
     return members
-
-
-class _BoundedReader:
-    """The map as zipfile reads it: the largest read is the directory, whose entries become much larger objects."""
-
-    def __init__(self, mapped: mmap.mmap) -> None:
-        self._mapped = mapped
-        mapped.seek(0)
-        self.seek, self.tell = mapped.seek, mapped.tell
-
-    def read(self, size: int = -1) -> bytes:
-        if size > DIRECTORY_LIMIT_BYTES:
-            raise ValueError(f"a directory of more than {DIRECTORY_LIMIT_BYTES:,} bytes")
-        return self._mapped.read(size)
 
 
 # --- the pickle -----------------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ same if the prompt is an added token.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import Harmless, harmless, refuse_null, refuse_unread
+from vectord.checkpoints.config_keys import refuse_null, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, check_normalize, read_dense, wrong_order
 from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, PromptText, TokenPooling
@@ -181,39 +181,16 @@ def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, Mode
 # --- Stanford -------------------------------------------------------------------------------------------------
 
 
-# Keys of artifact.metadata: the fields of ColBERTConfig in the package colbert-ai.
-_METADATA: Mapping[str, Harmless] = {
-    **harmless("the shape of linear.weight decides", "dim"),
-    **harmless("names of the tokens for people", "doc_token query_token"),
-    **harmless(
-        "training only",
-        "accumsteps bsize distillation_alpha ignore_scores lr maxsteps nway relu reranker resume save_every "
-        "use_ib_negatives warmup warmup_bert",
-    ),
-    **harmless(
-        "the index and its search only",
-        "centroid_score_threshold clustering_mode index_bsize index_name index_path index_root kmeans_niters "
-        "load_index_with_mmap max_num_partitions max_sampled_pid nbits ncells ndocs protected_tokens "
-        "reuse_centroids_from use_lagacy_build_ivf",
-    ),
-    **harmless(
-        "places, processes and versions",
-        "amp avoid_fork_if_possible checkpoint collection experiment gpus meta model_name name nranks overwrite "
-        "queries rank root total_visible_gpus triples",
-    ),
-    **harmless("MaxSim of normalized vectors", "similarity", "cosine"),
-    **harmless("the usual one", "interaction", "colbert"),
-    **harmless("documents keep all vectors", "pool_factor", 1),
-}
-
-
 def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
     config = read_settings(folder.transformer / "artifact.metadata", optional=True, allowed=folder.allowed)
+    # Of ColBERTConfig in the package colbert-ai, these and the keys below change vectors or their comparison.
+    for key, usual in (("similarity", "cosine"), ("interaction", "colbert"), ("pool_factor", 1)):
+        config.one_of(key, (None, usual))
     path, shape = find_tensor(spec.weights, "linear.weight") or (folder.transformer, ())
     if len(shape) != 2 or not min(shape):
         raise ModelUnavailable(f"{path}: a ColBERT model without a linear.weight of two dimensions")
     linear = DenseModule(folder=folder.transformer, weights=path, in_features=shape[1], out_features=shape[0])
-    colbert = Colbert(
+    return Colbert(
         dense_modules=(linear,),
         query_prefix=config.value("query_token_id", PromptText, "[unused0]"),
         document_prefix=config.value("doc_token_id", PromptText, "[unused1]"),
@@ -224,8 +201,6 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
         skiplist_words=_PUNCTUATION if config.flag("mask_punctuation", True) else (),
         library="colbert-ai",
     )
-    refuse_unread(config, _METADATA)
-    return colbert
 
 
 # --- single settings ------------------------------------------------------------------------------------------
