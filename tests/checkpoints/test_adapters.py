@@ -167,33 +167,6 @@ def test_an_adapter_of_two_networks_is_refused(bare: Path, tmp_path: Path) -> No
         opened(str(bare), offline=True)
 
 
-def test_files_of_further_adapters_are_logged(bare: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """peft saves several adapters of one model in folders below the first one."""
-    shutil.copytree(bare, bare / "legal", ignore=shutil.ignore_patterns("legal"))
-    spec_of(bare)
-    assert "not read: legal/adapter_config.json, legal/adapter_model.safetensors" in caplog.text
-
-
-def test_files_next_to_an_adapter_in_a_module_are_logged_once(
-    bare: Path, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The module's folder belongs to the model's."""
-    model = tmp_path / "model"
-    for source in (place / "base", bare):
-        shutil.copytree(source, model / "0_Transformer", dirs_exist_ok=True)
-    for name in ("0_Transformer/other", "1_Pooling"):
-        (model / name).mkdir()
-    shutil.copy(place / "base/model.safetensors", model / "0_Transformer/other")
-    (model / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 32, "pooling_mode_cls_token": true}')
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(("Transformer", "Pooling"))
-    ]
-    (model / "modules.json").write_text(json.dumps(modules))
-    spec_of(model)
-    assert caplog.messages == [f"{model}: these files are not read: 0_Transformer/other/model.safetensors"]
-
-
 def test_a_backend_that_merges_no_weights_refuses(bare: Path) -> None:
     """An ONNX graph has its weights inside."""
     from vectord.engine.models.backend import check_adapters

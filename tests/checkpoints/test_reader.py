@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
+from tests.checkpoints.folders import write_json, write_sentence_model, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 
 from vectord.checkpoints.hub import resolve
@@ -54,19 +54,6 @@ def test_a_masked_language_model_without_pooling_is_not_guessed(folder: Path) ->
     assert read_spec(located, task="embed").pooling == "mean"
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     assert spec_of(folder).pooling == "cls"
-
-
-def test_weights_and_adapters_that_are_not_read_are_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By name: they may be what the operator expects to be served. Copies for other programs are no surprise."""
-    write_sentence_model(folder, kinds=("Transformer", "Pooling", "Dense"))
-    write_dense(folder / "2_Dense", 8, 4)
-    assert spec_of(folder).dimensions == 4
-    assert "not read" not in caplog.text
-    write_dense(folder / "2_Dense_1024", 8, 4)
-    write_transformer(folder / "heads" / "late")
-    write_transformer(folder / "onnx")
-    spec_of(folder)
-    assert "not read: 2_Dense_1024/model.safetensors, heads/late/model.safetensors" in caplog.messages[-1]
 
 
 BROKEN: Mapping[str, Callable[[Path], object]] = {

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue, router
-from vectord.checkpoints.activations import DENSE_ACTIVATIONS, read_activation
+from vectord.checkpoints.activations import read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
@@ -102,7 +102,6 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_config: Settings
     allowed: frozenset[str]  # keys of any configuration file that the operator allows to be unknown
     pooling: Pooling | None = None  # of a model without modules: a GGUF file, or a TASKS_CLASS
-    unsaid_end: str | None = None  # the same: the end token, if the file does not say whether texts have it
     dense: tuple[DenseModule, ...] = ()  # the same
     question: str | None = None  # the same: of a yes-or-no reranker; "" if the file does not have its words
 
@@ -223,7 +222,6 @@ def _open_gguf(located: Located, allowed: frozenset[str]) -> ModelFolder:
         tokenizer_config=nothing,
         allowed=allowed,
         pooling=model.pooling,
-        unsaid_end=model.unsaid_end,
         dense=model.dense,
         question=model.question,
     )
@@ -377,8 +375,8 @@ def read_dense(module: Module, *, over: str, to: str | None = None) -> DenseModu
     path = config.get("activation_function", "torch.nn.Tanh")
     if "activation_function" in config.allowed:
         path = "torch.nn.Tanh"  # the default of a module without the key
-    activation = read_activation(config, "activation_function", path, DENSE_ACTIVATIONS)
-    if over == "token_embeddings" and activation in ("softmax", "log_softmax", "softmin"):  # torch's are over the batch
+    activation = read_activation(config, "activation_function", path)
+    if over == "token_embeddings" and activation == "softmax":  # torch's is over the batch
         raise ModelUnavailable(f"{config.path}: activation_function {activation} before pooling is not supported")
     dense = DenseModule(
         folder=module.folder,
@@ -389,8 +387,6 @@ def read_dense(module: Module, *, over: str, to: str | None = None) -> DenseModu
         activation=activation,
         residual=config.flag("use_residual", False) or None,
     )
-    if activation == "glu" and (dense.out_features % 2 or dense.residual):
-        raise ModelUnavailable(f"{config.path}: activation_function GLU needs an even out_features and no use_residual")
     refuse_unread(config, {})
     return dense
 

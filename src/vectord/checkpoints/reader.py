@@ -24,9 +24,8 @@ from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.config_keys import SENTENCE, TRANSFORMER_MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import OPTION, read_settings
-from vectord.checkpoints.fingerprint import files_of, fingerprint
+from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import (
-    ADAPTER,
     ANSWERS_CLASS,
     LIST_CLASS,
     STATIC,
@@ -103,9 +102,6 @@ def read_spec(
         spec = replace(spec, query=queries)
     if folder.query_by_default:
         spec = replace(spec, query_by_default=True)
-    if unread := unread_files(spec):
-        more = f" and {len(unread) - SHOWN_FILES} more" if len(unread) > SHOWN_FILES else ""
-        log.warning("%s: these files are not read: %s%s", folder.root, ", ".join(unread[:SHOWN_FILES]), more)
     if spec.adapters and spec.default_adapter is None:
         names = ", ".join(adapter.name for adapter in spec.adapters)
         log.warning("%s: texts of requests that select none of its adapters (%s) use none", folder.root, names)
@@ -165,34 +161,6 @@ def _read_route(
             f"{OPTION} modality_config reads texts without it"
         )
     return spec
-
-
-SHOWN_FILES = 5
-# Copies of the weights for other programs, which are chosen by the backend.
-_COPIES = frozenset({"onnx", "openvino", "original"})
-
-
-def unread_files(spec: ModelSpec) -> list[str]:
-    """Return the weights, adapters and lists of modules below the model's folder that the server does not read, as
-    paths in that folder. Copies of the weights for other programs are left out."""
-    if not spec.folder.is_dir():  # a GGUF file
-        return []
-    read = {spec.folder / "modules.json", *files_of(spec), *(() if spec.query is None else files_of(spec.query))}
-    read |= {path.parent / ADAPTER for path in read}
-    names = ("*.safetensors", ADAPTER, "modules.json")
-    adapter = None if spec.merged is None else spec.merged.weights
-    folders = {spec.folder}
-    if adapter is not None and not adapter.is_relative_to(spec.folder):
-        folders.add(adapter.parent)
-    found = (
-        (folder, path)
-        for folder in folders
-        for above in ("", "*/", "*/*/")
-        for name in names
-        for path in folder.glob(above + name)
-    )
-    places = (path.relative_to(folder) for folder, path in found if path not in read)
-    return sorted(place.as_posix() for place in places if place.parts[0] not in _COPIES)
 
 
 # sentence-transformers' class of each kind of model, or pylate's; the task of its Transformer module, and its output.

@@ -17,30 +17,8 @@ if TYPE_CHECKING:
     from vectord.schema import AnswerKind, TextOptions  # which imports numpy
 
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weighted_mean"]
-# torch.nn's activation functions, with the values that they have without arguments. The softmaxes are over a row.
-ScoreActivation = Literal[
-    "identity",
-    "sigmoid",
-    "log_sigmoid",
-    "hardsigmoid",
-    "tanh",
-    "hardtanh",
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "elu",
-    "selu",
-    "gelu",
-    "silu",
-    "hardswish",
-    "mish",
-    "softplus",
-    "softsign",
-    "softmax",
-    "log_softmax",
-    "softmin",
-]
-DenseActivation = Literal[ScoreActivation, "prelu", "glu"]  # with a weight of its own; of half the layer's width
+# Activation functions of torch.nn, with the values that they have without arguments. The softmax is over a row.
+ScoreActivation = Literal["identity", "sigmoid", "tanh", "relu", "gelu", "silu", "softmax"]
 
 # Architectures whose activations overflow float16.
 NEVER_FLOAT16 = frozenset(
@@ -115,14 +93,14 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     in_features: int
     out_features: int
     bias: bool = False
-    activation: DenseActivation = "identity"
+    activation: ScoreActivation = "identity"
     layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
     residual: bool | None = None  # whether the input is added, through a layer of its own if the widths differ
 
     @property
     def width(self) -> int:
         """Of its output."""
-        return self.out_features // 2 if self.activation == "glu" else self.out_features
+        return self.out_features
 
 
 class NormModule(msgspec.Struct, frozen=True, kw_only=True):

@@ -238,26 +238,6 @@ def test_the_pooling_is_the_files_unless_the_operator_sets_one(kind: int, poolin
     assert (read(path).pooling, read(path, pooling="max").pooling) == (pooling, "max")
 
 
-@pytest.mark.parametrize("ends", [None, True, False])
-@pytest.mark.parametrize("pooling", [1, 3])
-def test_a_file_that_does_not_say_whether_texts_end_is_named(
-    pooling: int, ends: bool | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With last-token pooling, where that token decides the vector."""
-
-    def add(writer: gguf.GGUFWriter) -> None:
-        add_words(writer)
-        writer.add_eos_token_id(3)
-        if ends is not None:
-            writer.add_add_eos_token(ends)
-
-    folder = tiny_decoders.write("qwen3", tmp_path / "source")
-    write_gguf(folder, tmp_path / "m.gguf", add=add, metadata={"pooling_type": pooling})
-    read(tmp_path / "m.gguf")
-    warned = "no tokenizer.ggml.add_eos_token" in caplog.text and "not from t3" in caplog.text
-    assert warned == (pooling == 3 and ends is None)
-
-
 def test_context_length_limits_texts(tmp_path: Path) -> None:
     """A table with more positions stays whole."""
     assert read(bert(tmp_path, metadata={"context_length": 100})).max_tokens == 100

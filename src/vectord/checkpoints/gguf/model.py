@@ -42,7 +42,6 @@ class GgufModel(msgspec.Struct, frozen=True, kw_only=True):
     config: Settings
     max_tokens: int  # special tokens included
     pooling: Pooling | None  # None: the file does not say
-    unsaid_end: str | None  # the end token of texts, if the file does not say whether they have it
     dense: tuple[DenseModule, ...]
     question: str | None  # the words of a reranker that answers yes or no, "" if the file has none; None: another model
     names: tuple[str, ...]  # of the model, as the file gives them, for the catalogue
@@ -101,7 +100,6 @@ def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
         config=Settings(path, config, allowed),
         max_tokens=context,
         pooling=pooling,
-        unsaid_end=tokenizer.unsaid_end(file.metadata),
         dense=_dense_modules(path, architecture, file),
         question=_question(metadata, config),
         names=_names(file.metadata),

@@ -77,20 +77,6 @@ def tokenizer_json(path: Path) -> str:
     raise vocabulary.refuse("model", "must be bert, gpt2, llama or t5")
 
 
-def unsaid_end(metadata: Mapping[str, Any]) -> str | None:
-    """The end token of a file that does not say whether texts have it, and whose kind of vocabulary has none there.
-
-    Source: llama.cpp, where BPE without the key adds no such token, except RoBERTa's.
-    """
-    kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    if kind not in ("gpt2", "llama") or pre == "roberta-bpe" or "tokenizer.ggml.add_eos_token" in metadata:
-        return None
-    tokens, end = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.eos_token_id")
-    if not isinstance(tokens, list) or type(end) is not int or not 0 <= end < len(tokens):
-        return "an end token"
-    return str(tokens[end])
-
-
 class _Vocabulary:
     """The keys of `tokenizer.ggml.`, checked."""
 

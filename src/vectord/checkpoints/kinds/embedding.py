@@ -61,13 +61,6 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
     own = _pooling_config(folder)
     include_prompt = own is None or own.flag("include_prompt", True)
     mode = pooling or _pooling(folder, own)
-    if mode == "last" and folder.unsaid_end is not None:
-        log.warning(
-            "%s has no tokenizer.ggml.add_eos_token: vectors are read from the last token of the text, as the format's "
-            "own library does, not from %s; convert the model again if it was trained with that token",
-            folder.root,
-            folder.unsaid_end[:40],
-        )
     modules = (*_own_projection(folder, spec, mode), *_after_pooling(folder, mode))
     dimensions = chain_width(pooled_width(spec.hidden_size, mode), modules)
     spec = replace(

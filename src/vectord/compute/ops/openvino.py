@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.activations import LEAK, SELU_ALPHA, SELU_SCALE
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight, fill_rows, in_bfloat16
 from vectord.compute.memory import Scratch
@@ -786,46 +785,27 @@ def _ints(*values: int) -> ov.Node:
 _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     "identity": lambda x: x,
     "sigmoid": op.sigmoid,
-    "log_sigmoid": lambda x: op.negative(op.softplus(op.negative(x))),
-    "hardsigmoid": op.hsigmoid,
     "tanh": op.tanh,
-    "hardtanh": lambda x: op.clamp(x, -1.0, 1.0),
     "relu": op.relu,
-    "relu6": lambda x: op.clamp(x, 0.0, 6.0),
-    "leaky_relu": lambda x: op.prelu(x, op.constant(np.array([LEAK], np.float32))),
-    "elu": lambda x: op.elu(x, 1.0),
-    "selu": lambda x: op.selu(x, *(op.constant(np.array([value], np.float32)) for value in (SELU_ALPHA, SELU_SCALE))),
     "gelu": lambda x: op.gelu(x, "erf"),
     "gelu_tanh": lambda x: op.gelu(x, "tanh"),
     "log1p_relu": lambda x: op.log(op.add(op.relu(x), op.constant(np.float32(1)))),
     "quick_gelu": lambda x: op.multiply(x, op.sigmoid(op.multiply(x, op.constant(np.float32(1.702))))),
     "silu": op.swish,
-    "hardswish": op.hswish,
-    "mish": op.mish,
-    "softplus": op.softplus,
-    "softsign": op.softsign,
     "softmax": lambda x: op.softmax(x, -1),
-    "log_softmax": lambda x: op.log_softmax(x, -1),
-    "softmin": lambda x: op.softmax(_opposite(x), -1),
 }
 
 
-def _log_softmax(x: ov.Node) -> ov.Node:
+def _softmax(x: ov.Node) -> ov.Node:
     minus = _opposite(_one(x))
     below = op.add(x, op.multiply(op.reduce_max(x, _ints(-1), True), minus))
-    return op.add(below, op.multiply(op.log(_sum(op.exp(below))), minus))
+    return op.exp(op.add(below, op.multiply(op.log(_sum(op.exp(below))), minus)))
 
 
 # In nodes that the runtime does not replace.
 _HEAD_ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
-    "leaky_relu": lambda x: op.add(
-        op.relu(x), op.multiply(op.minimum(x, op.constant(np.float32(0))), op.constant(np.float32(LEAK)))
-    ),
-    "log_sigmoid": lambda x: _opposite(op.softplus(_opposite(x))),
     "silu": lambda x: op.multiply(_half(x), op.add(op.tanh(_half(x)), op.constant(np.float32(1)))),
-    "softmax": lambda x: op.exp(_log_softmax(x)),
-    "log_softmax": _log_softmax,
-    "softmin": lambda x: op.exp(_log_softmax(op.multiply(x, _opposite(_one(x))))),
+    "softmax": _softmax,
 }
 
 

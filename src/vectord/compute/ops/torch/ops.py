@@ -34,27 +34,14 @@ Layout: TypeAlias = GroupedLayout | FlatLayout
 _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "sigmoid": torch.sigmoid,
-    "log_sigmoid": F.logsigmoid,
-    "hardsigmoid": F.hardsigmoid,
     "tanh": torch.tanh,
-    "hardtanh": F.hardtanh,
     "relu": F.relu,
-    "relu6": F.relu6,
-    "leaky_relu": F.leaky_relu,
-    "elu": F.elu,
-    "selu": F.selu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "log1p_relu": lambda x: torch.log1p(F.relu(x)),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,
-    "hardswish": F.hardswish,
-    "mish": F.mish,
-    "softplus": F.softplus,
-    "softsign": F.softsign,
     "softmax": lambda x: x.softmax(dim=-1),
-    "log_softmax": lambda x: x.log_softmax(dim=-1),
-    "softmin": lambda x: (-x).softmax(dim=-1),
 }
 
 
