@@ -28,12 +28,9 @@ class Hub:
     breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one response, after which the connection ends
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of each download
     tokens: set[str | None] = field(default_factory=set)  # the Authorization of all requests
-    sizes: dict[str, int] = field(default_factory=dict)  # announced instead of the content's
     headers: dict[str, str] = field(default_factory=dict)  # of each download
-    redirects: dict[str, str] = field(default_factory=dict)  # where a download is found instead
     statuses: dict[str, int] = field(default_factory=dict)
     stalls: threading.Event | None = None  # until which downloads are not answered
-    meeting: threading.Barrier | None = None  # at which downloads of large files wait for each other
 
 
 @contextmanager
@@ -72,9 +69,8 @@ class _Answers(BaseHTTPRequestHandler):
             entry = self._entry(name)
             digest = entry.get("lfs", {}).get("oid", entry["oid"])
             facts = {"etag": f'"{digest}"', "x-repo-commit": self._hub.commit, "x-linked-size": str(entry["size"])}
-            place = self._hub.redirects.get(name)
-            headers = {**facts, "x-linked-etag": f'"{digest}"', **({"location": place} if place else {})}
-            self._send(b"", 302 if place else 200, headers)
+            headers = {**facts, "x-linked-etag": f'"{digest}"'}
+            self._send(b"", 200, headers)
 
     def do_GET(self) -> None:
         self._hub.tokens.add(self.headers.get("authorization"))
@@ -101,7 +97,7 @@ class _Answers(BaseHTTPRequestHandler):
     def _entry(self, name: str) -> dict[str, Any]:
         """The file as the listing of a commit's tree has it."""
         content = self._hub.announced.get(name, self._hub.files[name])
-        size = self._hub.sizes.get(name, len(content))
+        size = len(content)
         blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
         lfs = {"oid": hashlib.sha256(content).hexdigest(), "size": size, "pointerSize": 130}
         return {"type": "file", "path": name, "size": size, "oid": blob} | (
@@ -121,11 +117,6 @@ class _Answers(BaseHTTPRequestHandler):
     def _file(self, name: str) -> None:
         if self._hub.stalls is not None:
             self._hub.stalls.wait(60)
-        if self._hub.meeting is not None and name.endswith(LARGE):
-            self._hub.meeting.wait(60)
-        if name in self._hub.redirects:
-            self._send(b"", 302, {"location": self._hub.redirects[name]})
-            return
         if name in self._hub.statuses:
             self._send(b"{}", self._hub.statuses[name], self._hub.headers)
             return

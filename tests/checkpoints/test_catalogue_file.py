@@ -119,5 +119,5 @@ def test_an_invalid_file_is_refused(tmp_path: Path, content: str | bytes, says: 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """With the setting."""
-    with pytest.raises(ConfigError, match=r"model_catalogue: .*none\.yaml cannot be read"):
+    with pytest.raises(ConfigError, match=r"model_catalogue: .*none\.yaml: cannot be read"):
         read_catalogue_file(tmp_path / "none.yaml")

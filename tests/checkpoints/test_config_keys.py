@@ -81,23 +81,10 @@ def test_a_key_with_control_characters_stays_on_one_line(folder: Path) -> None:
     assert str(caught.value).isprintable()
 
 
-SENTENCES: dict[str, dict[str, Any]] = {  # config_sentence_transformers.json
-    "before version 3": {"__version__": {"sentence_transformers": "2.2.2", "transformers": "4.28.1"}},
-    "version 3": {"__version__": {}, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-    "version 6": {"model_type": "SentenceTransformer", "prompts": {"query": "", "document": ""}, "truncate_dim": None},
-}
-
-
 def test_settings_of_a_tokenizer_are_accepted(folder: Path) -> None:
     """tokenizer.json alone decides the tokens, so no key next to it can change them."""
     config = {"tokenizer_class": "BertJapaneseTokenizer", "add_dummy_prefix": True, "init_inputs": ["vocab.txt"]}
     write_json(folder / "tokenizer_config.json", config)
-    assert spec_of(folder).outputs == {"dense", "tokens"}
-
-
-@pytest.mark.parametrize("config", SENTENCES.values(), ids=SENTENCES)
-def test_settings_that_sentence_transformers_writes_are_accepted(config: dict[str, Any], folder: Path) -> None:
-    write_json(folder / "config_sentence_transformers.json", config)
     assert spec_of(folder).outputs == {"dense", "tokens"}
 
 

@@ -210,12 +210,6 @@ async def test_large_conversations_at_the_same_time_are_bounded(templates: ChatT
     assert await templates.render(template, given[-1], "flood") == "29 xx"
 
 
-async def test_half_a_surrogate_pair_arrives(templates: ChatTemplates) -> None:
-    """A template can make one."""
-    template = ChatTemplate("{{ messages[0].content }}\ud800", {})
-    assert await templates.render(template, conversation("中"), "a") == "中\ud800"
-
-
 async def test_a_cancelled_conversation_answers_no_other(templates: ChatTemplates) -> None:
     """Cancelled while it is rendered, or while it waits."""
     slow = ChatTemplate("{% for a in range(99999) %}{% endfor %}", {})

@@ -26,7 +26,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
-from vectord.text.chunks import read_document, sentence_starts
+from vectord.text.chunks import read_document
 from vectord.text.plain import CALL_CHARACTERS
 from vectord.text.sequence import Chunk, TokenSequence
 from vectord.text.tokenizer import TextEncoder
@@ -114,16 +114,6 @@ def test_a_chunk_has_as_many_whole_sentences_as_fit(tmp_path: Path) -> None:
     assert chunks[:2] == [short * 6, short * 4]
     assert "".join(chunks[2:5]).startswith("The dog ")
     assert chunks[-1].endswith(short)
-
-
-def test_sentences_begin_chunks_with_a_byte_tokenizer_too(tmp_path: Path) -> None:
-    """Its tokens include the space before a word."""
-    encoder = make_encoder(tmp_path, byte_level(), max_tokens=200)
-    text = " ".join(SENTENCES[:2]) * 3
-    starts = {0, *sentence_starts(text)}
-    chunks = encoder.chunk(text, by("sentences", 120))
-    assert len(chunks) > 1
-    assert all(chunk.start in starts or chunk.start + 1 in starts for chunk in chunks)
 
 
 def test_overlap_is_of_words_or_of_whole_sentences(tmp_path: Path) -> None:
@@ -372,13 +362,6 @@ def test_a_long_document_has_the_same_tokens_in_pieces(encoder: TextEncoder) -> 
     assert (starts[early] - document.starts[early] == 1).all()
 
 
-def test_a_long_document_without_a_space_is_read(encoder: TextEncoder) -> None:
-    """In pieces, and its chunks cover it."""
-    text = "東京は日本の首都です" * 10_000
-    chunks = encoder.chunk(text, by("tokens", 60))
-    assert "".join(texts_of(text, chunks)) == text
-
-
 # --- late chunking ----------------------------------------------------------------------------------------------
 
 
@@ -417,28 +400,11 @@ def windows_of(
     return read(encoder, [text], TextOptions(prompt=prompt), chunks=[encoder.chunk(text, options)], truncate=False)
 
 
-def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
-    """One window, with the ids that the text has without chunking."""
-    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
-    text = SENTENCES[0] * 3
-    (window,) = windows_of(encoder, text, by("tokens", 30))
-    assert window.ids.tolist() == read(encoder, [text], PLAIN, truncate=False)[0].ids.tolist()
-    assert len(window.spans) > 2
-
-
 def test_windows_are_not_cut_at_their_start(tmp_path: Path) -> None:
     """A chunk that does not fit in is read from its start."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
     with pytest.raises(InvalidField, match="only cut at their end"):
         read(encoder, ["a"], TextOptions(truncate_side="left"), chunks=[encoder.chunk("a", by("tokens", 30))])
-
-
-def test_windows_begin_with_context(tmp_path: Path) -> None:
-    """A quarter of the window is read again, so that its first chunk has context."""
-    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=82)
-    windows = windows_of(encoder, "dog " * 200, by("tokens", 20))
-    assert [window.spans[0].tolist() for window in windows] == [[1, 21], [21, 41], [21, 41]]
-    assert all(len(window.ids) <= 82 for window in windows)
 
 
 def test_chunks_that_do_not_fit_with_a_prompt_are_rejected(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tests.text.makers import PLAIN, make_encoder, read, wordpiece
 
 from vectord.checkpoints.spec import Colbert
 from vectord.errors import ForeignIds
-from vectord.schema import TextOptions
 from vectord.text import cl100k
 
 TEXTS = ["lazy dog", "Ünïcödé, 漢字, emoji 🎉", "def f():\n    return 1\n", "  two  blanks "]
@@ -62,13 +61,6 @@ def test_a_model_reads_them_as_their_text(colbert: Any, encoding: tiktoken.Encod
     assert ids.ids.tolist() == text.ids.tolist()
 
 
-def test_ids_of_the_model_are_not_read_as_others(encoding: tiktoken.Encoding, tmp_path: Path) -> None:
-    encoder = make_encoder(tmp_path, wordpiece())
-    content = encoder._plain.content("lazy dog").tolist()
-    (own,) = read(encoder, [content], TextOptions(own_ids=True))
-    assert own.ids.tolist() == content
-
-
 @pytest.mark.usefixtures("forgotten")
 def test_without_the_extra_they_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The message names the client's setting and the extra."""
@@ -82,10 +74,3 @@ def test_without_the_extra_they_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
         read(make_encoder(tmp_path, wordpiece()), [[11, 14]], PLAIN)
     assert "check_embedding_ctx_length=False" in refused.value.message
     assert "cl100k" in refused.value.message
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_another_file_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vocabulary with other tokens would turn ids into other words."""
-    monkeypatch.setattr(cl100k, "SHA256", "0" * 64)
-    assert cl100k.decode([0]) is None

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.refusals import refuses
 from tests.text.makers import PAIRING, make_encoder, modernbert, read, varied_texts, wordpiece
 from tokenizers import Tokenizer, processors
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import Side, TextOptions
-from vectord.text.pairs import keep_longest_last, keep_query_share
 from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
@@ -75,45 +72,6 @@ def test_pairs_are_cut_as_the_tokenizer_cuts(make: Callable[[], Tokenizer], side
             assert one.length.kept == len(one.ids)
             kept = [expected.sequence_ids.count(text) for text in (0, 1)]
             assert [part.kept for part in one.parts] == kept
-
-
-@settings(max_examples=300, deadline=None)
-@given(query=st.integers(0, 80), passage=st.integers(0, 80), specials=st.integers(0, 4), room=st.integers(2, 60))
-def test_a_query_gets_at_most_three_quarters(query: int, passage: int, specials: int, room: int) -> None:
-    """Of a pair that does not fit. The passage gets what is left, at least one token."""
-    kept_query, kept_passage = keep_query_share(query, passage, room, room + specials)
-    if query + passage <= room:
-        assert (kept_query, kept_passage) == (query, passage)
-    else:
-        assert kept_query == min(query, (room + specials) * 3 // 4, room - 1)
-        assert kept_passage == min(passage, room - kept_query)
-
-
-@settings(max_examples=300, deadline=None)
-@given(first=st.integers(0, 80), second=st.integers(0, 80), room=st.integers(2, 60))
-def test_the_longer_text_is_cut_first(first: int, second: int, room: int) -> None:
-    """The room is used up if not all fits, and the shorter text is never cut below the longer one."""
-    kept_first, kept_second = keep_longest_last(first, second, room)
-    assert kept_first + kept_second == min(first + second, room)
-    assert kept_first <= first
-    assert kept_second <= second
-    for kept, whole, other in ((kept_first, first, kept_second), (kept_second, second, kept_first)):
-        assert kept == whole or other <= kept + 1
-
-
-def test_a_long_passage_is_cut_and_its_query_is_not(encoder: TextEncoder) -> None:
-    """At the passage's end, or its beginning on request; the lengths state the cut."""
-    query, passage = "green old trees", "The quick brown fox jumps over a lazy dog " * 8
-    asked, read = content(encoder, query), [content(encoder, word) for word in passage.split()]
-    tokens = [token for word in read for token in word]
-    room = 32 - 3 - len(asked)
-    for options, expected in ((PLAIN, tokens[:room]), (LEFT, tokens[-room:])):
-        one = pair(encoder, query, passage, options=options)
-        assert one.ids.tolist() == [2, *asked, 3, *expected, 3]
-        assert one.type_ids.tolist() == [0] * (len(asked) + 2) + [1] * (room + 1)
-        assert (one.parts[0].truncated, one.parts[1].truncated) == (False, True)
-        assert (one.parts[1].seen, one.parts[1].kept) == (len(tokens), room)
-        assert (one.length.seen, one.length.kept) == (3 + len(asked) + len(tokens), 32)
 
 
 @pytest.mark.parametrize("options", [PLAIN, LEFT], ids=["right", "left"])

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.snapshot import DOWNLOADED
 from vectord.errors import ConfigError, ModelUnavailable
 
@@ -47,13 +48,7 @@ Lock = Mapping[str, LockedModel]  # by hub id
 
 def read_lock(path: Path) -> Lock:
     """Raises ConfigError, naming the file: missing, too large, or not in the form that `vectord pull` writes."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"lock file {path}: {error.strerror}; `vectord pull` writes one") from error
-    if len(content) > _LIMIT_BYTES:
-        raise ConfigError(f"lock file {path}: over {_LIMIT_BYTES // 2**20} MiB")
+    content = read_operators_file("lock_file", str(path), _LIMIT_BYTES)
     try:
         models = msgspec.toml.decode(content, type=_LockFile).models
         for file_path in (PurePosixPath(file.path) for model in models for file in model.files):

@@ -30,23 +30,17 @@ Progress = Callable[[str, int, int], None]  # hub id, bytes on this machine, byt
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
-_OTHER_FOLDER = "set another folder with --hf-home (HF_HOME)"
-_DISK_ADVICE: dict[int | None, str] = {  # the way out of an error of the disk, by its number
-    **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), f"; make room there, or {_OTHER_FOLDER}"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"; make it writable, or {_OTHER_FOLDER}"),
-    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), f"; {_OTHER_FOLDER}"),
-    **dict.fromkeys((errno.EFBIG, errno.EIO), ""),  # a limit of the process, or a broken disk
-}
+_DISK = frozenset({errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EIO, errno.ENOSPC, errno.ENOTDIR, errno.EROFS})
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class PullFailed(ModelUnavailable):
     """Raised if the network or the disk fails; `__cause__` is the original error."""
 
-    def __init__(self, message: str, *, failure: str = "") -> None:
-        """failure: the part of the message that says what failed, and the way out; empty: all of it."""
+    def __init__(self, message: str, *, failure: str) -> None:
+        """failure: the part of the message that says what failed, and the way out."""
         super().__init__(message)
-        self.failure = failure or message
+        self.failure = failure
 
 
 class _RemoteFile(msgspec.Struct, frozen=True):
@@ -278,8 +272,8 @@ def _errors_of_hub_and_disk(hub_id: str, revision: str | None, cache: Path) -> I
 def _failure(error: BaseException, cache: Path, endpoint: str) -> str:
     """What failed, and the way out."""
     reason, shown = plain_reason(error), without_password(endpoint)
-    if isinstance(error, OSError) and error.errno in _DISK_ADVICE:
-        return f"{cache} cannot be written ({reason}){_DISK_ADVICE[error.errno]}"
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return f"{cache} cannot be written ({reason}); set another folder with --hf-home (HF_HOME)"
     if (status := getattr(getattr(error, "response", None), "status_code", None)) is not None:
         way = "set a token (HF_TOKEN)" if status in (401, 403) else "retry later"
         return f"the hub at {shown} answers with status {status}; {way}, or set a mirror with --hf-endpoint"

@@ -98,19 +98,6 @@ def test_pylates_defaults(settings: dict[str, Any], folder: Path) -> None:
     assert colbert.skiplist_words == PUNCTUATION
 
 
-def test_pylate_without_expansion_attends_to_none(folder: Path) -> None:
-    """pylate couples the two settings; an empty prefix and an empty skiplist stay empty."""
-    settings = {"do_query_expansion": False, "attend_to_expansion_tokens": True}
-    colbert = colbert_of(write_pylate(folder, query_prefix="", skiplist_words=[], **settings))
-    assert (colbert.expand_queries, colbert.attend_to_expansion) == (False, False)
-    assert (colbert.query_prefix, colbert.skiplist_words) == ("", ())
-
-
-def test_several_dense_modules_chain(folder: Path) -> None:
-    """The last one decides the width of a token's vector."""
-    assert colbert_of(write_pylate(folder, widths=(16, 6))).dimensions == 6
-
-
 def test_the_length_of_the_last_batch_is_no_limit(folder: Path) -> None:
     """pylate leaves max_seq_length at its last value, for queries or documents; both lengths are saved elsewhere."""
     write_pylate(folder, document_length=300)
@@ -168,13 +155,6 @@ def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
     assert colbert.skiplist_words == (".", ",")
     assert (colbert.query_prefix, colbert.document_prefix) == ("", "[SEP]")
     assert spec_of(saved).prompts == {"query": "dog"}
-
-
-def test_query_expansion_of_sentence_transformers(folder: Path) -> None:
-    """Queries of a fixed length, filled with mask tokens that are attended to or not."""
-    expansion = {"strategy": "fixed", "length": 24, "attend": True, "token": "[MASK]"}
-    colbert = colbert_of(save_multi_vector_encoder(folder, query_expansion=expansion))
-    assert (colbert.query_length, colbert.expand_queries, colbert.attend_to_expansion) == (24, True, True)
 
 
 def write_multi_vector_encoder(folder: Path, *kinds: str) -> Path:

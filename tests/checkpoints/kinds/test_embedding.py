@@ -45,15 +45,9 @@ def test_a_folder_of_the_installed_sentence_transformers(pooling: Pooling, tmp_p
     ("config", "pooling"),
     [
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
-        ({"pooling_mode_mean_tokens": True}, "mean"),
-        ({"pooling_mode_lasttoken": True}, "last"),
-        ({"pooling_mode_max_tokens": True}, "max"),
         ({"pooling_mode_weightedmean_tokens": True}, "weighted_mean"),
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
-        ({"pooling_mode": "cls"}, "cls"),
-        ({"pooling_mode": "mean"}, "mean"),
         ({"pooling_mode": "lasttoken"}, "last"),
-        ({"pooling_mode": "max"}, "max"),
         ({"pooling_mode": ["mean"]}, "mean"),
         ({"pooling_mode": ["mean", "cls"]}, ("mean", "cls")),
     ],
@@ -73,8 +67,6 @@ def test_both_forms_of_a_pooling_configuration(
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        (["Transformer", "Pooling", "LSTM"], "'LSTM' is not supported"),
-        (["Transformer", "WeightedLayerPooling", "Pooling"], "'WeightedLayerPooling' is not supported"),
         (["Transformer"], "in the order Transformer"),
         (["Pooling", "Transformer"], "in the order Pooling, Transformer"),
         (["Router"], "router_config.json"),
@@ -103,16 +95,6 @@ def test_the_quantizer_of_pplx_embed_makes_another_space(tmp_path: Path) -> None
     assert spec.fingerprint != plain.fingerprint
     kinds = ["Transformer", "Pooling", "FlexibleQuantizer", "Normalize"]
     assert "in the order" in refusal(write_sentence_model(tmp_path / "other", kinds=kinds))
-
-
-def test_dense_modules_set_the_dimensions(folder: Path) -> None:
-    """Each module's input width is the previous one's output width; activation and bias are read."""
-    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Dense", "Normalize"])
-    write_dense(folder / "2_Dense", 8, 6, activation_function="torch.nn.modules.activation.Tanh")
-    write_dense(folder / "3_Dense", 6, 4, activation_function="torch.nn.modules.linear.Identity", bias=False)
-    spec = spec_of(folder)
-    assert (spec.hidden_size, spec.dimensions) == (8, 4)
-    assert [(module.activation, module.bias) for module in spec.dense_modules] == [("tanh", True), ("identity", False)]
 
 
 BROKEN_DENSE: Mapping[str, Callable[[Path], object]] = {

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.checkpoints.folders import write_json, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
-from tests.models import write_bert
 
 NAVER = "naver/splade-cocondenser-ensembledistil"
 
@@ -30,20 +29,6 @@ def write_splade(folder: Path, *, first: str = "MLMTransformer", **pooling: Any)
     write_json(folder / "sentence_bert_config.json", task)
     write_json(folder / "1_SpladePooling" / "config.json", {"word_embedding_dimension": None, **pooling})
     return folder
-
-
-def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
-    """A masked-language model in a SparseEncoder."""
-    from sentence_transformers import SparseEncoder
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
-
-    source = write_bert(folder / "source")
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    BertForMaskedLM(BertConfig.from_pretrained(source)).save_pretrained(source)
-    tokenizer.save_pretrained(source)
-    SparseEncoder(str(source), device="cpu").save_pretrained(str(folder / "saved"), create_model_card=False)
-    spec = spec_of(folder / "saved")
-    assert (spec.outputs, spec.pooling, spec.dimensions, spec.labels) == ({"splade"}, None, 0, ())
 
 
 @pytest.mark.parametrize("first", ["Transformer", "MLMTransformer"])

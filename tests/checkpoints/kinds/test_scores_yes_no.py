@@ -200,27 +200,6 @@ def write_logit_score(folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
-    """A language model in a CrossEncoder: its ids of yes and no, and its activation."""
-    from sentence_transformers import CrossEncoder
-    from tests.models import write_bert
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
-
-    source = folder / "qwen3-reranker"
-    tokenizer = AutoTokenizer.from_pretrained(write_bert(source))
-    tokenizer.add_tokens(["no", "yes"])
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "head_dim": 8}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads)).save_pretrained(source)
-    tokenizer.save_pretrained(source)
-    CrossEncoder(str(source), device="cpu").save_pretrained(str(folder / "saved"), create_model_card=False)
-    spec = spec_of(folder / "saved", name="me/qwen3-reranker")
-    assert (folder / "saved" / "1_LogitScore" / "config.json").is_file()
-    assert (spec.outputs, spec.score_activation) == ({"scores"}, "sigmoid")
-    assert spec.yes_no is not None
-    assert spec.yes_no.token_ids == tuple(tokenizer.convert_tokens_to_ids(["no", "yes"]))
-
-
 def test_logit_score_defines_the_answer_ids(folder: Path) -> None:
     """The module's own ids take precedence over the words."""
     write_logit_score(folder, true_token_id=3, false_token_id=7)

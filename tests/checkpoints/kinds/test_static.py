@@ -108,21 +108,6 @@ def test_version_9_of_model2vec(kind: str, folder: Path) -> None:
         assert_equal(got, np.array([(eta + beta) / 2, eta]))
 
 
-@pytest.mark.parametrize("truncation", [None, 5])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_sentence_transformers(normalize: bool, truncation: int | None, folder: Path) -> None:
-    """StaticEmbedding counts unknown tokens and keeps its tokenizer's truncation; Normalize is the request's choice."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-
-    rows = np.random.default_rng(7).normal(size=(len(WORDS), WIDTH)).astype(np.float32)
-    module = StaticEmbedding(tokenizer_of("WordLevel", truncation), embedding_weights=rows)
-    model = SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device="cpu")
-    model.save_pretrained(str(folder), create_model_card=False)
-    got = vectors(folder)
-    assert_equal(got / np.linalg.norm(got, axis=1, keepdims=True) if normalize else got, model.encode(TEXTS))
-
-
 @pytest.mark.parametrize("name", ["SSE.SSE", "maker/model--SSE.SSE"])
 def test_a_table_with_a_tanh(name: str, folder: Path) -> None:
     """RikkaBotan's SSE: torch's EmbeddingBag, then beta * tanh(alpha * mean + bias)."""

@@ -213,7 +213,7 @@ PROGRAMS: dict[str, Program] = {
     "embed types": lambda o, t: o.embed(o.constant(weight("types", 2, 8)), t.type_ids),
     "multiply": lambda o, t: o.multiply(states(o, t, "a"), states(o, t, "b")),
     "scale": lambda o, t: o.scale(states(o, t), 0.3),
-    "power": lambda o, t: o.power(o.activation(states(o, t), "softplus"), -0.5),
+    "power": lambda o, t: o.power(o.activation(states(o, t), "sigmoid"), -0.5),
     "concat": lambda o, t: o.concat([states(o, t), o.scale(states(o, t, width=3), 2.0)]),
     "columns": lambda o, t: o.columns(states(o, t), 3, 7),
     "linear": partial(linear, bias=True),

@@ -251,7 +251,7 @@ def test_the_operators_chat_template_is_a_file_or_the_template_itself(tmp_path: 
         assert template is not None
         assert template.text == text
         assert template.tokens["cls_token"] == "[CLS]"
-    with pytest.raises(ConfigError, match=r"chat_template: none\.jinja cannot be read"):
+    with pytest.raises(ConfigError, match=r"chat_template: none\.jinja: cannot be read"):
         read(DEFAULT_MODEL, chat_template="none.jinja")
 
 

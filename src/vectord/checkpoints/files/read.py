@@ -126,15 +126,10 @@ def read_bytes(path: Path, limit_bytes: int) -> bytes:
 
 def read_operators_file(setting: str, value: str, limit_bytes: int) -> bytes:
     """Return the file that a setting names."""
-    path = Path(value).expanduser()
     try:
-        with path.open("rb") as file:
-            data = file.read(limit_bytes + 1)
-    except OSError as error:
-        raise ConfigError(f"{setting}: {path} cannot be read ({error.strerror})") from error
-    if len(data) > limit_bytes:
-        raise ConfigError(f"{setting}: {path} has more than {limit_bytes:,} bytes")
-    return data
+        return read_bytes(Path(value).expanduser(), limit_bytes)
+    except ModelUnavailable as error:
+        raise ConfigError(f"{setting}: {error.message}") from error
 
 
 def map_file(path: Path) -> mmap.mmap:

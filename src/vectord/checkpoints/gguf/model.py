@@ -50,25 +50,12 @@ class GgufModel(msgspec.Struct, frozen=True, kw_only=True):
 # --- keys of the metadata that may be unread -------------------------------------------------------------------
 
 _IGNORED_PREFIXES = (
-    "general.base_model.",
-    "general.dataset.",
-    "general.license",
-    "general.sampling.",  # generation of text
-    "general.source.",
+    "general.",  # names, links and sizes, but for the keys that read_model checks
     "imatrix.",
     "quantize.imatrix.",  # how the file was made
     "tokenizer.chat_template",  # conversations
 )
 HARMLESS: Mapping[str, Harmless] = {
-    **harmless(
-        "names, links and sizes",
-        "general.author general.basename general.description general.doi general.file_type general.finetune "
-        "general.languages general.name general.organization general.parameter_count general.quantized_by "
-        "general.repo_url general.size_label general.tags general.url general.uuid general.version",
-    ),
-    **harmless("the container's reader follows it", "general.alignment general.architecture"),
-    **harmless("a model's file, not an adapter or a projector of images", "general.type", "model"),
-    **harmless("the only version of the blocks since 2023", "general.quantization_version", 2),
     **harmless("one file holds the whole model", "split.count", 0, 1),
     **harmless("the same", "split.no split.tensors.count"),
     **tokenizer.HARMLESS,
@@ -90,18 +77,21 @@ def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
     mapped = map_file(path)
     file = read_gguf(path, mapped)
     metadata = Settings(path, file.metadata, allowed)
+    metadata.one_of("general.type", (None, "model"))  # not an adapter or a projector of images
+    metadata.one_of("general.quantization_version", (None, 2))  # the only one since 2023
     name, architecture = find_architecture(path, file)
     keys = _Keys(metadata, name)
     config = _config(keys, architecture, file)
     context = keys.whole("context_length")
     pooling = _pooling(keys, config)
     refuse_unread(metadata, _harmless(keys, config))
+    is_judge = config["architectures"] == ["Qwen3ForSequenceClassification"]
     return GgufModel(
         config=Settings(path, config, allowed),
         max_tokens=context,
         pooling=pooling,
         dense=_dense_modules(path, architecture, file),
-        question=_question(metadata, config),
+        question=metadata.value("tokenizer.chat_template.rerank", str, "") if is_judge else None,
         names=_names(file.metadata),
     )
 
@@ -256,13 +246,6 @@ def _add_labels(keys: _Keys, config: dict[str, Any], file: GgufFile) -> None:
 
 
 _ANSWERS = ["yes", "no"]
-
-
-def _question(metadata: Settings, config: Mapping[str, Any]) -> str | None:
-    if config["architectures"] != ["Qwen3ForSequenceClassification"]:
-        return None
-    text: str = metadata.value("tokenizer.chat_template.rerank", str, "")
-    return text
 
 
 def _rows(keys: _Keys, file: GgufFile, name: str) -> int:

@@ -24,8 +24,6 @@ from vectord.checkpoints.vocabulary import wordpiece_json
 from vectord.errors import ModelUnavailable
 
 SPACE = "▁"
-TOKEN_LIMIT_CHARACTERS = 512  # the longest known, 128 spaces, has 128
-SPLITS_LIMIT = 2**24  # of all tokens together, to find merges; Gemma's have 2 million
 
 # tokenizer.ggml.token_type
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
@@ -85,8 +83,6 @@ class _Vocabulary:
         self._metadata = Settings(path, metadata)
         self.kind = self.text("model")
         self.tokens: list[str] = self.texts("tokens")
-        if max(map(len, self.tokens), default=0) > TOKEN_LIMIT_CHARACTERS:
-            raise self.refuse("tokens", f"has a token of more than {TOKEN_LIMIT_CHARACTERS} characters")
         if not self.tokens or len(set(self.tokens)) < len(self.tokens):
             raise self.refuse("tokens", "has no token, or the same token twice")
         self.types: Sequence[int] = self.numbers("token_type", "iu", np.full(len(self.tokens), _NORMAL)).tolist()
@@ -290,8 +286,6 @@ def _marked(token: str) -> str:
 def _merges(ids: Mapping[str, int], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     """Every way to join two tokens to a third, the best score first, as transformers' SentencePieceExtractor."""
     scores = vocabulary.numbers("scores", "f").tolist()
-    if sum(map(len, ids)) > SPLITS_LIMIT:
-        raise vocabulary.refuse("tokens", f"has more than {SPLITS_LIMIT:,} characters")
     merges = []
     for token, i in ids.items():
         if vocabulary.types[i] in (_CONTROL, _UNKNOWN, _BYTE):

@@ -280,7 +280,13 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 def find_template(folder: ModelFolder) -> YesNo | None:
     """Return the words around a pair: the catalogue's, or those of the model that it derives from."""
     if folder.question is not None:
-        return _check_question(folder, _template_of(_ORIGINAL))
+        template = _template_of(_ORIGINAL)
+        body = str(template.body).replace("{instruction}", template.instruction)
+        if folder.question not in ("", template.prefix + body + template.suffix):
+            raise ModelUnavailable(
+                f"{folder.root}: tokenizer.chat_template.rerank is not the question of Qwen3-Reranker"
+            )
+        return template
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
     if folder.is_saved_as(ANSWERS_CLASS):
@@ -294,14 +300,6 @@ def find_template(folder: ModelFolder) -> YesNo | None:
     if folder.model_type == "llama_bidirec" and folder.is_saved_as("ForSequenceClassification"):
         return _template_of(_NEMOTRON)
     return None
-
-
-def _check_question(folder: ModelFolder, template: YesNo) -> YesNo:
-    """Raise ModelUnavailable if the words in a GGUF file are not the template's."""
-    body = str(template.body).replace("{instruction}", template.instruction)
-    if folder.question not in ("", template.prefix + body + template.suffix):
-        raise ModelUnavailable(f"{folder.root}: tokenizer.chat_template.rerank is not the question of Qwen3-Reranker")
-    return template
 
 
 def _template_of(model: str) -> YesNo:
