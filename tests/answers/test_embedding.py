@@ -13,7 +13,6 @@ from tests.config.start import load
 from tests.models import MAX_TOKENS, write_sentence_bert
 from transformers import AutoModel, AutoTokenizer
 
-from vectord.config import EngineConfig
 from vectord.errors import InvalidField
 from vectord.schema import EmbedRequest, Precision, Side, TextOptions
 
@@ -57,29 +56,6 @@ async def test_plain_mean_is_the_mean_of_the_last_hidden_states(tmp_path: Path, 
     async with serving(folder, backend=backend, plain_mean=profile.plain_mean) as server:
         result = await server.ask(EmbedRequest(inputs=TEXTS, text=TextOptions(truncate=True)))
     np.testing.assert_allclose(result.dense["float"], want, atol=1e-4)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_text_has_the_same_vector_in_every_batch(folder: Path, backend: str) -> None:
-    """Alone, in a batch, and in a batch with longer texts."""
-    async with serving(folder, backend=backend, engine=EngineConfig(cache_bytes=0)) as server:
-        options = TextOptions(truncate=True)
-        together = await server.ask(EmbedRequest(inputs=TEXTS, text=options))
-        alone = [await server.ask(EmbedRequest(inputs=[text], text=options)) for text in TEXTS]
-    stacked = np.concatenate([result.dense["float"] for result in alone])
-    np.testing.assert_allclose(together.dense["float"], stacked, atol=1e-5)
-
-
-async def test_dimensions_require_permission(folder: Path) -> None:
-    """The operator may allow it for all requests; a request may allow it for itself."""
-    cut = EmbedRequest(inputs=["fox"], dimensions=8)
-    async with serving(folder, engine=EngineConfig(force_dimensions=True)) as server:
-        forced = await server.ask(cut)
-    assert forced.dense["float"].shape == (1, 8)
-    np.testing.assert_allclose(np.linalg.norm(forced.dense["float"]), 1.0, atol=1e-6)
-    async with serving(folder) as server:
-        with pytest.raises(InvalidField, match="between 1 and 16"):
-            await server.ask(EmbedRequest(inputs=["fox"], dimensions=17))
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
