@@ -104,15 +104,6 @@ def test_a_query_may_be_chosen_by_the_name_of_its_prompt(tmp_path: Path) -> None
         read(encoder, ["a dog"], TextOptions(prompt_name="passage"))
 
 
-def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:
-    """To query_length, after its last special token; all rows count, and only its own tokens are attended to."""
-    one = query(encoder, "lazy dog")
-    assert names(encoder, one.ids) == ["[CLS]", "[Q] ", "lazy", "dog", "[SEP]", *["[MASK]"] * 7]
-    assert not one.type_ids.any()
-    assert one.rows.tolist() == list(range(12))
-    assert (attended(one), one.length.seen, one.length.kept) == (5, 5, 5)
-
-
 def test_a_query_is_filled_up_with_end_tokens_where_there_is_no_mask(tmp_path: Path) -> None:
     """As pylate does for LFM2, whose tokenizer has an eos_token only."""
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
@@ -120,13 +111,6 @@ def test_a_query_is_filled_up_with_end_tokens_where_there_is_no_mask(tmp_path: P
     encoder = make(tmp_path, byte_level("<|im_end|>"), colbert=colbert)
     one = query(encoder, "dog")
     assert names(encoder, one.ids)[one.length.kept :] == ["<|im_end|>"] * (9 - one.length.kept)
-
-
-def test_mask_tokens_may_be_attended_to(tmp_path: Path) -> None:
-    """With attend_to_expansion."""
-    colbert = Colbert(dimensions=8, query_length=9, expand_queries=True, attend_to_expansion=True)
-    one = query(make(tmp_path, colbert=colbert), "lazy dog")
-    assert (len(one.ids), attended(one)) == (9, 9)
 
 
 def test_a_model_may_not_expand_queries(tmp_path: Path) -> None:
@@ -210,13 +194,6 @@ def test_a_marker_is_not_written_twice(tmp_path: Path) -> None:
     assert names(encoder, document(encoder, "dog").ids) == ["[CLS]", "[D] ", "dog", "[SEP]"]
     one = document(encoder, "dog", TextOptions(prompt="lazy "))
     assert names(encoder, one.ids) == ["[CLS]", "[D] ", "lazy", "dog", "[SEP]"]
-
-
-def test_token_ids_are_encoded_again(encoder: TextEncoder) -> None:
-    """With marker and mask tokens."""
-    ids = encoder._plain.tokenizer.encode("lazy dog").ids
-    (one,) = read(encoder, [ids], QUERY)
-    assert one.ids.tolist() == query(encoder, "lazy dog").ids.tolist()
 
 
 def test_a_tokenizer_without_specials(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ would give plausible but wrong vectors. Class paths in files are compared with k
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
@@ -118,7 +118,8 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     """allowed: keys of any configuration file that may be unknown. route: of a Router."""
     if is_gguf(located.folder):
         return _open_gguf(located, allowed)
-    modules, query = read_modules(located.folder, allowed, route), read_query_module(located.folder, allowed)
+    listed = read_modules(located.folder, allowed, route)
+    modules, query = listed.modules, listed.query
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
     is_adapter = (transformer / ADAPTER).is_file() and ADAPTER not in allowed
@@ -147,7 +148,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         modules=modules,
         query=query if query is not None and query.kind == router.TABLE else None,
         has_query_network=query is not None and query.kind != router.TABLE,
-        query_by_default=query is not None and _routes(_listed(located.folder, allowed)[0]).query_by_default,
+        query_by_default=listed.query_by_default,
         transformer=transformer,
         tokenizer=transformer,
         adapter=transformer if is_adapter else None,
@@ -256,49 +257,39 @@ def read_chat_template(folder: ModelFolder, operators: str | None = None) -> Cha
 # --- modules.json ---------------------------------------------------------------------------------------------
 
 
-def read_modules(
-    folder: Path, allowed: frozenset[str] = frozenset(), route: RouteName = "document"
-) -> tuple[Module, ...]:
-    """Return the modules of the folder's modules.json, Transformer or StaticEmbedding first; () without such a file.
-    Of a Router those of one route, and the modules after it."""
-    listed = _listed(folder, allowed)
-    if listed and listed[0].kind in router.ROUTERS:
-        routes = _routes(listed[0])
-        of_route = routes.query if route == "query" else routes.document
-        listed = (*_of_route(listed[0], of_route), *listed[1:])
-    modules = tuple(module for module in listed if module.kind not in _TRAINING_ONLY)
-    if listed and (not modules or modules[0].kind not in ("Transformer", STATIC_MODULE)):
-        raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
-    return modules
+class ListedModules(msgspec.Struct, frozen=True):
+    """The modules of a folder's modules.json, Transformer or StaticEmbedding first; () without such a file."""
+
+    modules: tuple[Module, ...] = ()  # of a Router, those of one route, and the modules after it
+    query: Module | None = None  # the first one of a Router's route of queries
+    query_by_default: bool = False  # whether texts without a kind take that route
 
 
-def read_query_module(folder: Path, allowed: frozenset[str] = frozenset()) -> Module | None:
-    """Return the first module of a Router's route of queries; None without such a route. Raises as `read_modules`."""
-    listed = _listed(folder, allowed)
-    queries = _routes(listed[0]).query if listed and listed[0].kind in router.ROUTERS else ()
-    return _of_route(listed[0], queries[:1])[0] if queries else None
-
-
-def _listed(folder: Path, allowed: frozenset[str]) -> tuple[Module, ...]:
-    path = folder / "modules.json"
+def read_modules(folder: Path, allowed: frozenset[str] = frozenset(), route: RouteName = "document") -> ListedModules:
+    """route: of a Router."""
+    path, query, by_default = folder / "modules.json", None, False
     if not path.exists():
-        return ()
+        return ListedModules()
     listed = read_json(path)
     if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
         raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
     names = [fields.get("name") for fields in listed if isinstance(fields, dict)]
     if not all(isinstance(name, str) and name and "." not in name for name in names) or len({*names}) < len(names):
         raise ModelUnavailable(f"{path}: each module must have a name of its own, without dots")
-    return tuple(_module(path, fields, allowed) for fields in listed)
-
-
-def _routes(module: Module) -> router.RouterModules:
-    return router.read_routes(module.folder / router.FILE)
-
-
-def _of_route(module: Module, route: Sequence[Mapping[str, str]]) -> tuple[Module, ...]:
-    """The modules of one route of a Router."""
-    return tuple(_module(module.folder / router.FILE, fields, module.allowed) for fields in route)
+    first, *rest = (_module(path, fields, allowed) for fields in listed)
+    modules = [first, *rest]
+    if first.kind in router.ROUTERS:
+        file = first.folder / router.FILE
+        routes = router.read_routes(file)
+        documents, queries = (
+            [_module(file, fields, allowed) for fields in own] for own in (routes.document, routes.query)
+        )
+        modules = [*(queries if route == "query" else documents), *rest]
+        query, by_default = next(iter(queries), None), routes.query_by_default
+    modules = [module for module in modules if module.kind not in _TRAINING_ONLY]
+    if not modules or modules[0].kind not in ("Transformer", STATIC_MODULE):
+        raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
+    return ListedModules(tuple(modules), query, by_default)
 
 
 def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) -> ModelUnavailable:

@@ -19,6 +19,7 @@ from msgspec import Meta
 from vectord.checkpoints.files.read import read_operators_file
 from vectord.checkpoints.snapshot import DOWNLOADED
 from vectord.errors import ConfigError, ModelUnavailable
+from vectord.parts import move
 
 LOCK_FILE = "vectord.lock"
 
@@ -51,9 +52,6 @@ def read_lock(path: Path) -> Lock:
     content = read_operators_file("lock_file", str(path), _LIMIT_BYTES)
     try:
         models = msgspec.toml.decode(content, type=_LockFile).models
-        for file_path in (PurePosixPath(file.path) for model in models for file in model.files):
-            if file_path.is_absolute() or ".." in file_path.parts or not file_path.parts:
-                raise ValueError("a file's path lies outside its model's folder")
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise ConfigError(f"lock file {path}: not a file that `vectord pull` has written ({error})") from error
     return {model.model: model for model in models}
@@ -74,11 +72,8 @@ def write_lock(path: Path, models: Iterable[LockedModel]) -> None:
         lines.append("]\n")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as written:
-            written.writelines(lines)
-            written.flush()
-            os.fsync(written.fileno())
-        temporary.replace(path)
+        temporary.write_text("".join(lines), "utf-8")
+        move(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ConfigError(f"lock file {path}: cannot be written ({error.strerror})") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from vectord.checkpoints.catalogue import Entry
 from vectord.checkpoints.checkpoint import find_weight_files, find_weights
 from vectord.checkpoints.files.read import read_settings
-from vectord.checkpoints.folder import ADAPTER, read_modules, read_query_module
+from vectord.checkpoints.folder import ADAPTER, read_modules
 from vectord.checkpoints.router import TABLE
 from vectord.errors import ModelUnavailable
 
@@ -85,9 +85,10 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     model with cls pooling would then be served with mean.
     """
     try:
-        modules = read_modules(snapshot)
-        first = read_query_module(snapshot)
-        queries = read_modules(snapshot, route="query") if first is not None and first.kind != TABLE else ()
+        listed = read_modules(snapshot)
+        modules, query = listed.modules, listed.query
+        has_network = query is not None and query.kind != TABLE
+        queries = read_modules(snapshot, route="query").modules if has_network else ()
         transformer = modules[0].folder if modules else snapshot
         for module in (*modules[1:], *queries[1:]):
             # Normalize has no settings before sentence-transformers 6.

@@ -593,7 +593,7 @@ def _normalizes(folder: Path) -> bool:
     """Whether the model's own modules end with Normalize, which vectord leaves to the request."""
     from vectord.checkpoints.folder import read_modules  # noqa: PLC0415 - imported on use
 
-    modules = read_modules(folder)
+    modules = read_modules(folder).modules
     return bool(modules) and modules[-1].kind == "Normalize"
 
 

@@ -35,14 +35,6 @@ TEXTS = [
 
 OLD_CONFIG = ("max_length", "seq_length", "embedding_dtype", "vocabulary_quantization", "matryoshka_dimensions")
 TRUNCATION = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
-PADDING = {
-    "strategy": "BatchLongest",
-    "direction": "Right",
-    "pad_to_multiple_of": None,
-    "pad_id": 0,
-    "pad_type_id": 0,
-    "pad_token": "<pad>",
-}
 
 
 def write_embedding(folder: Path) -> Path:
@@ -90,7 +82,6 @@ FURTHER: Mapping[str, Sequence[Any]] = {
     "direction": ("Left", "right"),
     "strategy": ("OnlyFirst", "OnlySecond"),
     "stride": (3,),
-    "pad_token": ("alpha",),
 }
 CASES: Mapping[str, Case] = {
     **{
@@ -103,12 +94,8 @@ CASES: Mapping[str, Case] = {
         )
     },
     "model2vec truncation": model2vec_case("truncation", TRUNCATION),
-    "model2vec padding": model2vec_case("padding", PADDING),
     "StaticEmbedding truncation": Case(
         write_embedding, sentence_transformers_vectors, "tokenizer.json", "truncation", TRUNCATION, (), FURTHER
-    ),
-    "StaticEmbedding padding": Case(
-        write_embedding, sentence_transformers_vectors, "tokenizer.json", "padding", PADDING, (), FURTHER
     ),
 }
 

@@ -50,12 +50,14 @@ class GgufModel(msgspec.Struct, frozen=True, kw_only=True):
 # --- keys of the metadata that may be unread -------------------------------------------------------------------
 
 _IGNORED_PREFIXES = (
-    "general.",  # names, links and sizes, but for the keys that read_model checks
+    "general.",  # names, links and sizes, but for the keys in HARMLESS
     "imatrix.",
     "quantize.imatrix.",  # how the file was made
     "tokenizer.chat_template",  # conversations
 )
 HARMLESS: Mapping[str, Harmless] = {
+    **harmless("a model's file, not an adapter or a projector of images", "general.type", "model"),
+    **harmless("the only version of the blocks since 2023", "general.quantization_version", 2),
     **harmless("one file holds the whole model", "split.count", 0, 1),
     **harmless("the same", "split.no split.tensors.count"),
     **tokenizer.HARMLESS,
@@ -77,8 +79,6 @@ def read_model(path: Path, allowed: Collection[str] = ()) -> GgufModel:
     mapped = map_file(path)
     file = read_gguf(path, mapped)
     metadata = Settings(path, file.metadata, allowed)
-    metadata.one_of("general.type", (None, "model"))  # not an adapter or a projector of images
-    metadata.one_of("general.quantization_version", (None, 2))  # the only one since 2023
     name, architecture = find_architecture(path, file)
     keys = _Keys(metadata, name)
     config = _config(keys, architecture, file)
@@ -282,7 +282,7 @@ def _harmless(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Harmless]:
     values = {name: Harmless("implied by other keys", one_of(value)) for name, value in implied.items()}
     ignored = {key: Harmless("a name") for key in keys.metadata if key.startswith(_IGNORED_PREFIXES)}
     own = {keys.prefix + name: why for name, why in {**_HARMLESS_OF_ARCHITECTURE, **values}.items()}
-    return {**HARMLESS, **ignored, **own}
+    return {**ignored, **HARMLESS, **own}
 
 
 def _dense_modules(path: Path, architecture: Architecture, file: GgufFile) -> tuple[DenseModule, ...]:
