@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.files.read import OPTION, Settings
-from vectord.checkpoints.spec import ScoreActivation
+from vectord.checkpoints.spec import DenseActivation, ScoreActivation
 from vectord.errors import ModelUnavailable
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -29,21 +29,25 @@ ACTIVATIONS: Mapping[str, ScoreActivation] = {
     "SiLU": "silu",
     "Softmax": "softmax",
 }
+DENSE_ACTIVATIONS: Mapping[str, DenseActivation] = {**ACTIVATIONS, "PReLU": "prelu", "GLU": "glu"}
 _TORCH = re.compile(r"torch\.nn\.(modules\.((activation|linear)\.)?)?(?P<name>\w{1,40})")
 
 
-def read_activation(settings: Settings, key: str, path: object) -> ScoreActivation:
+A = TypeVar("A", bound=str)
+
+
+def read_activation(settings: Settings, key: str, path: object, known: Mapping[str, A]) -> A:
     """Return the activation function of a class path, which is compared and never imported.
 
-    key: of the path in `settings`.
+    key: of the path in `settings`. known: the supported classes of torch.nn.
     """
     match = _TORCH.fullmatch(path) if isinstance(path, str) else None
-    if match is None or match["name"] not in ACTIVATIONS:
+    if match is None or match["name"] not in known:
         raise ModelUnavailable(
             f"{settings.path}: {key} {repr(path)[:80]} is not supported; supported are the classes of torch.nn "
-            f"{', '.join(ACTIVATIONS)}; {OPTION} {key} ignores it"
+            f"{', '.join(known)}; {OPTION} {key} ignores it"
         )
-    return ACTIVATIONS[match["name"]]
+    return known[match["name"]]
 
 
 def _sigmoid(x: Array) -> Array:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue, router
-from vectord.checkpoints.activations import read_activation
+from vectord.checkpoints.activations import DENSE_ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
@@ -366,7 +366,7 @@ def read_dense(module: Module, *, over: str, to: str | None = None) -> DenseModu
     path = config.get("activation_function", "torch.nn.Tanh")
     if "activation_function" in config.allowed:
         path = "torch.nn.Tanh"  # the default of a module without the key
-    activation = read_activation(config, "activation_function", path)
+    activation = read_activation(config, "activation_function", path, DENSE_ACTIVATIONS)
     if over == "token_embeddings" and activation == "softmax":  # torch's is over the batch
         raise ModelUnavailable(f"{config.path}: activation_function {activation} before pooling is not supported")
     dense = DenseModule(
@@ -378,6 +378,8 @@ def read_dense(module: Module, *, over: str, to: str | None = None) -> DenseModu
         activation=activation,
         residual=config.flag("use_residual", False) or None,
     )
+    if activation == "glu" and (dense.out_features % 2 or dense.residual):
+        raise ModelUnavailable(f"{config.path}: activation_function GLU needs an even out_features and no use_residual")
     refuse_unread(config, {})
     return dense
 

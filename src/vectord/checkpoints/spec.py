@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weighted_mean"]
 # Activation functions of torch.nn, with the values that they have without arguments. The softmax is over a row.
 ScoreActivation = Literal["identity", "sigmoid", "tanh", "relu", "gelu", "silu", "softmax"]
+DenseActivation = Literal[ScoreActivation, "prelu", "glu"]  # with a weight of its own; of half the layer's width
 
 # Architectures whose activations overflow float16.
 NEVER_FLOAT16 = frozenset(
@@ -93,14 +94,14 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     in_features: int
     out_features: int
     bias: bool = False
-    activation: ScoreActivation = "identity"
+    activation: DenseActivation = "identity"
     layer: str | None = None  # the name of its weight (and bias) in the file; None: linear
     residual: bool | None = None  # whether the input is added, through a layer of its own if the widths differ
 
     @property
     def width(self) -> int:
         """Of its output."""
-        return self.out_features
+        return self.out_features // 2 if self.activation == "glu" else self.out_features
 
 
 class NormModule(msgspec.Struct, frozen=True, kw_only=True):

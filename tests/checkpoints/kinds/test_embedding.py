@@ -100,6 +100,7 @@ def test_the_quantizer_of_pplx_embed_makes_another_space(tmp_path: Path) -> None
 BROKEN_DENSE: Mapping[str, Callable[[Path], object]] = {
     "widths that do not chain": lambda folder: write_dense(folder, 9, 4),
     "a huge width": lambda folder: write_dense(folder, 8, 4, out_features=2**40),
+    "half of an odd width": lambda folder: write_dense(folder, 8, 5, activation_function="torch.nn.GLU"),
     "no weights": lambda folder: (write_dense(folder, 8, 4) / "model.safetensors").unlink(),
     "no config": lambda folder: (write_dense(folder, 8, 4) / "config.json").unlink(),
 }

@@ -53,7 +53,8 @@ def dense(pooling: Any = "mean", activation: ScoreActivation | None = None) -> M
 
 
 def modules_after_pooling(folder: Path) -> ModelSpec:
-    further = [Normalize(), Dense(32, 16, activation_function=torch.nn.GELU(), use_residual=True), LayerNorm(16)]
+    further = [Normalize(), Dense(32, 16, activation_function=torch.nn.PReLU(), use_residual=True), LayerNorm(16)]
+    further += [Dense(16, 16, activation_function=torch.nn.GLU())]
     spec = spec_of(write_sentence_bert(folder, further=further))
     return replace(spec, outputs=frozenset({"dense"}), max_tokens=64)
 

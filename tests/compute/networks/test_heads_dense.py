@@ -53,6 +53,9 @@ MODULES: dict[str, Callable[[], list[torch.nn.Module]]] = {
     "lengths of 1 before a layer": lambda: [Normalize(), Dense(32, 16), LayerNorm(16), Normalize(), LayerNorm(16)],
     "the input added": lambda: [Dense(32, 32, use_residual=True), Dense(32, 16, use_residual=True)],
     "a softmax": lambda: [Dense(32, 16, activation_function=torch.nn.Softmax(dim=-1)), LayerNorm(16)],
+    "PReLU": lambda: [Dense(32, 16, activation_function=torch.nn.PReLU()), LayerNorm(16)],
+    "PReLU, the input added": lambda: [Dense(32, 8, activation_function=torch.nn.PReLU(), use_residual=True)],
+    "GLU": lambda: [Dense(32, 16, activation_function=torch.nn.GLU()), Dense(8, 8)],
 }
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.activations import read_activation
+from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_tensor, tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
@@ -167,7 +167,7 @@ def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
         settings, key, path = folder.sentence, "activation_fn", folder.sentence["activation_fn"]
     if path is None or key in settings.allowed:
         return default
-    activation = read_activation(settings, key, path)
+    activation = read_activation(settings, key, path, ACTIVATIONS)
     # For several labels, Identity only means that the author chose nothing.
     return default if activation == "identity" and labels > 1 else activation
 

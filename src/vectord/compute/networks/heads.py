@@ -10,6 +10,7 @@ vectors, selecting tokens, sigmoid and softmax of scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias
 
@@ -34,6 +35,8 @@ class Projection(msgspec.Struct, Generic[T], frozen=True):
     activation: Activation = "identity"
     norm: Norm[T] | None = None
     norm_eps: float = 1e-12
+    slopes: tuple[T, T] | None = None  # (1,) after the layer: factor of numbers below 0, and 1 less that (PReLU)
+    gate: Linear[T] | None = None  # (O, H) of the input: its sigmoid multiplies the layer's output (GLU)
     residual: Linear[T] | bool = False  # what is added before the norm: (O, H) of the input, or the input itself
     normalizes: bool = False  # whether each row gets length 1 in the end
     file: Checkpoint | None = None  # kept: a graph's constants may lie over its map without keeping it alive
@@ -42,6 +45,11 @@ class Projection(msgspec.Struct, Generic[T], frozen=True):
         """(T, H) to (T, O)."""
         y = x if self.linear is None else ops.linear(x, self.linear.weight, self.linear.bias)
         y = ops.activation(y, self.activation)
+        if self.slopes is not None:
+            slope, rest = self.slopes
+            y = ops.add(ops.multiply(y, slope), ops.multiply(ops.activation(y, "relu"), rest))
+        if self.gate is not None:
+            y = ops.multiply(y, ops.activation(ops.linear(x, self.gate.weight, self.gate.bias), "sigmoid"))
         if self.residual:
             y = ops.add(y, x if self.residual is True else ops.linear(x, self.residual.weight, None))
         if self.norm is not None:
@@ -254,12 +262,18 @@ def _dense_projections(
 
 
 def _dense_projection(module: DenseModule, reader: WeightReader[T], file: Checkpoint) -> Projection[T]:
-    inputs, outputs = module.in_features, module.out_features
-    layer = reader.linear(module.layer or "linear", inputs, outputs, bias=module.bias)
+    inputs, outputs, kind = module.in_features, module.out_features, module.activation
+    layer = partial(reader.linear, module.layer or "linear", inputs, outputs, bias=module.bias)
+    if kind == "glu":
+        return Projection(layer(rows=slice(module.width)), gate=layer(rows=slice(module.width, outputs)), file=file)
     residual: Linear[T] | bool = module.residual is True
     if residual and inputs != outputs:
         residual = reader.linear("residual", inputs, outputs, bias=False)
-    return Projection(layer, module.activation, residual=residual, file=file)
+    if kind == "prelu":
+        slope = reader.array("activation_function.weight", 1)
+        slopes = reader.constant("slope", slope), reader.constant("1 - slope", 1 - slope)
+        return Projection(layer(), slopes=slopes, residual=residual, file=file)
+    return Projection(layer(), kind, residual=residual, file=file)
 
 
 def _bare_layer(

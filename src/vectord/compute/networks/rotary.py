@@ -231,7 +231,7 @@ def cos_sin_of(ops: Ops[T], table: CosSin[T], tokens: Tokens[T]) -> CosSin[T]:
     if table.axes and (table.in_plane or tokens.coordinates):
         image = [tokens.type_ids, tokens.ids]
         places = image if table.in_plane else [ops.add(tokens.positions, at) for at in tokens.coordinates]
-        return CosSin(*(_by_axes(ops, part, table.axes, places) for part in (table.cos, table.sin)))
+        return CosSin(_by_axes(ops, table.cos, table.axes, places), _by_axes(ops, table.sin, table.axes, places))
     cos, sin, long = ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions), table.long
     if long is None:
         return CosSin(cos, sin)

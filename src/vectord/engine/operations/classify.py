@@ -41,7 +41,7 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
         fingerprint=served.spec.fingerprint,
         labels=labels,
         scores=scores,
-        logits=None if activation == "identity" else -logits if activation == "softmin" else logits,
+        logits=None if activation == "identity" else logits,
         tokens=[len(rows) for rows in ran.each(kind_of_answer)] if request.each_token else (),
         kind=kind,
         usage=usage_of(task, texts.lengths, inputs, ran),
