@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.library.test_images import answer
-from tests.pages import MERGE, PATCH, QUERIES, SIDE, Reference, page_images, write_pages
+from tests.pages import MERGE, PATCH, QUERIES, SIDE, QwenReference, Reference, page_images, write_colqwen, write_pages
 from tests.towers import image_of, media_of
 
 from vectord import Embedder
@@ -54,6 +54,20 @@ def test_the_patches_of_an_image(embedder: Embedder) -> None:
     np.testing.assert_allclose(shown[-1], (3 / 4, 3 / 4, 1, 1), atol=1e-6)
     areas = ((shown[:, 2:] - shown[:, :2]).prod(axis=1)).reshape(9, ROWS).sum(axis=1)
     np.testing.assert_allclose(areas, [1 / 8] * 8 + [1], atol=1e-6)
+
+
+def test_an_image_of_any_size(tmp_path: Path) -> None:
+    """A high one, of 6 lines of 2 blocks, which the network of images reads in windows: a box for each, by line."""
+    folder = write_colqwen(tmp_path, "qwen2_5_vl", saved_by="colpali_engine")
+    image, reference = image_of(60, 180), QwenReference(folder, "colpali_engine")
+    with Embedder(str(folder), dtype="float32", offline=True) as embedder:
+        found = embedder.embed([image, QUERIES[0]], outputs="colbert", kind="query", patches=True)
+    for own, want in zip(found.colbert, [*reference.images([image]), *reference.queries(QUERIES[:1])], strict=True):
+        np.testing.assert_allclose(own, want, atol=1e-4)
+    boxes, words = found.patches
+    assert words is None and len(boxes) == len(found.colbert[0])
+    rows = [(x / 2, y / 6, (x + 1) / 2, (y + 1) / 6) for y in range(6) for x in range(2)]
+    np.testing.assert_allclose(boxes[~np.isnan(boxes[:, 0])], rows, atol=1e-6)
 
 
 @pytest.mark.parametrize(

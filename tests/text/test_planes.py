@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.qwen_vl import LIMITS, MERGE, PATCH, PROCESSOR, shown
 from tests.towers import media_of
 
@@ -26,8 +27,14 @@ def test_sizes_equal_those_of_the_processor() -> None:
 
 
 def test_a_narrow_image_is_a_line_of_blocks() -> None:
-    """qwen_vl_utils keeps the length; transformers' processor would enlarge both sides."""
+    """qwen_vl_utils keeps the length; transformers' processor, which models of pages have, enlarges both sides."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
     assert free_size(200, 10, PROCESSOR) == (192, 32)
+    of_pages = replace(PROCESSOR, free=replace(LIMITS, rounds_to_none=True))
+    limits = {"min_pixels": LIMITS.min_pixels, "max_pixels": LIMITS.max_pixels}
+    for width, height in [(200, 10), (10, 200), (9, 9), (3000, 15), (15, 3000)]:
+        assert free_size(width, height, of_pages) == smart_resize(height, width, PATCH * MERGE, **limits)[::-1]
 
 
 def test_pixels_equal_those_of_the_processor() -> None:

@@ -570,6 +570,12 @@ CATALOGUE: tuple[Entry, ...] = (
         dimensions=128,
     ),
     _colbert("vidore/colpali-v1.3-hf", model_type="colpali", dimensions=128),
+    _colbert("vidore/colpali-v1.3-merged", aliases=("vidore/colpali-v1.3",), model_type="colpali", dimensions=128),
+    _colbert("vidore/colqwen2-v1.0-hf", model_type="colqwen2", dimensions=128),
+    _colbert("vidore/colqwen2-v1.0-merged", aliases=("vidore/colqwen2-v1.0",), model_type="colqwen2", dimensions=128),
+    _colbert("tsystems/colqwen2.5-3b-multilingual-v1.0-merged", model_type="colqwen2", dimensions=128),
+    _colbert("TomoroAI/tomoro-colqwen3-embed-4b", model_type="colqwen3", dimensions=320),
+    _colbert("TomoroAI/tomoro-colqwen3-embed-8b", model_type="colqwen3", dimensions=320),
     # SPLADE
     _splade("naver/splade-cocondenser-ensembledistil", model_type="bert"),
     _splade(

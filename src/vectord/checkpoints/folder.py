@@ -34,6 +34,8 @@ STATIC_MODULE = "StaticEmbedding"
 # The class of jina-embeddings-v5-text: a network, an adapter for each task, and its last token, in one module.
 TASKS_CLASS = "JinaEmbeddingsV5Model"
 ANSWERS_CLASS = "MLQwen3Model"  # of Querit-4B: a Qwen3 with a head of two answers
+# Of colpali_engine: the model_type that such a model has here, where its config.json has that of its base model.
+PAGES_CLASSES = {"ColPali": "colpali", "ColQwen2": "colqwen2", "ColQwen2_5": "colqwen2", "ColQwen3": "colqwen3"}
 LIST_CLASS = "JinaForRanking"  # of the listwise rerankers jina-reranker-v3 and v3.5
 WIDTH_LIMIT = 2**20
 
@@ -94,7 +96,7 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     transformer: Path  # the folder of config.json and weights; usually `root`
     tokenizer: Path  # the folder of the tokenizer's files; usually `transformer`
     adapter: Path | None = None  # the folder of an adapter that changes every text
-    model_type: str  # config.json's; "static" for a table of token vectors
+    model_type: str  # config.json's; "static" for a table of token vectors; see PAGES_CLASSES
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
     config: Settings  # config.json, with the catalogue's is_causal if the file has none
     sentence: Settings  # config_sentence_transformers.json; empty without one, as for the next two
@@ -133,7 +135,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     has_tasks = architectures[:1] == (TASKS_CLASS,)
     if has_tasks:
         config, modules = _network_of_tasks(config), modules if modules[1:] else ()
-    model_type = config.get("model_type")
+    model_type = PAGES_CLASSES.get(architectures[0] if architectures else "", config.get("model_type"))
     if is_module or has_table(transformer, model_type):
         model_type = STATIC
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):

@@ -242,7 +242,10 @@ class FreeSize(msgspec.Struct, frozen=True, kw_only=True):
 
     min_pixels: int
     max_pixels: int
-    side: int  # of the network's square table of positions
+    side: int | None = None  # of the network's square table of positions; None: it has none
+    window_blocks: int | None = None  # blocks of the side of a window, which have adjacent rows; None: line by line
+    # Whether a side of at most half a block counts as none when the area is compared, as in transformers' processor.
+    rounds_to_none: bool | None = None
 
 
 class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from vectord.errors import InvalidField, ModelCannot, installing
 from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextOptions
 from vectord.text.pdf import page_image
 from vectord.text.pdf_process import DPI
-from vectord.text.planes import free_size, patch_coordinates
+from vectord.text.planes import free_size, patch_coordinates, windows_of
 from vectord.text.sequence import Encoder, ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
     ids: Int32  # (n,)
     type_ids: Int32 | None  # (n,)
     order: Int32 | None  # of the patches: block by block, so that a block's are adjacent; None: line by line
-    blocks: Int32 | None  # (m, 2) the first and last + 1 rows of each block; None: rows are not merged
-    coordinates: Int32 | None = None  # (n, 8) see compute/networks/planes.py
+    blocks: Int32 | None  # (m, 2) the first and last + 1 rows of each block, line by line; None: rows are not merged
+    coordinates: Int32 | None = None  # (n, 8) see compute/networks/planes.py; (n, 1) the window of each row
 
 
 class ImageEncoder:
@@ -136,13 +136,20 @@ class ImageEncoder:
 def _grid(processor: ImageProcessor, lines: int, columns: int) -> Grid:
     """The rows of a view with so many patches."""
     places, merge, order, blocks = np.arange(lines * columns, dtype=np.int32), processor.merge, None, None
+    free, coordinates = processor.free, None
     if merge is not None:
-        places = order = places.reshape(lines // merge, merge, columns // merge, merge).swapaxes(1, 2).ravel()
-        starts = np.arange(0, len(places), merge**2, dtype=np.int32)
+        in_blocks = places.reshape(lines // merge, merge, columns // merge, merge).swapaxes(1, 2).reshape(-1, merge**2)
+        starts = np.arange(0, places.size, merge**2, dtype=np.int32)
+        if free is not None and free.window_blocks is not None:
+            windows = windows_of(lines // merge, columns // merge, free.window_blocks)
+            by_window = np.argsort(windows, kind="stable")
+            in_blocks, starts = in_blocks[by_window], starts[np.argsort(by_window)]
+            coordinates = np.repeat(windows[by_window], merge**2)[:, None]
+        places = order = in_blocks.ravel()
         blocks = np.stack([starts, starts + merge**2], axis=1)
     y, x = np.divmod(places, np.int32(columns))
-    if processor.free is not None:  # the first half of a head turns by type_ids, which is the line in these networks
-        return Grid(x, y, order, blocks, patch_coordinates(y, x, processor.free.side))
+    if free is not None:  # the first half of a head turns by type_ids, which is the line in these networks
+        return Grid(x, y, order, blocks, coordinates if free.side is None else patch_coordinates(y, x, free.side))
     if processor.most_patches is not None:
         if merge is None:  # the place of the i-th of n is n * (n - 1) / 2 + i: see ScaledGrid in networks/planes.py
             y, x = y + np.int32(lines * (lines - 1) // 2), x + np.int32(columns * (columns - 1) // 2)
@@ -313,11 +320,12 @@ def sample(encoder: Encoder, processor: ImageProcessor) -> Texts:
         return texts
     blocks = min(SAMPLE_BLOCKS, processor.rows // processor.merge**2)
     rows = blocks * processor.merge**2
+    spans = texts.spans[texts.spans[:, 1] <= rows]
     return Texts(
         ids=texts.ids[:rows],
         cu_seqlens=cu_seqlens_of([rows]),
-        spans=texts.spans[:blocks],
-        pooled=np.array([blocks], np.int32),
+        spans=spans,
+        pooled=np.array([len(spans)], np.int32),
         type_ids=None if texts.type_ids is None else texts.type_ids[:rows],
         features=texts.features[:rows],
         coordinates=None if texts.coordinates is None else texts.coordinates[:rows],

@@ -1,7 +1,7 @@
 """The sizes and coordinates of images of any size, and of texts with them. images.py and templates.py call it.
 
-Sizes are those of qwen_vl_utils' smart_resize, which the scripts of Qwen3-VL-Embedding and its reranker call;
-transformers' processor differs for images that are at most half a block wide or high.
+Sizes are those of qwen_vl_utils' smart_resize, which the scripts of Qwen3-VL-Embedding and its reranker call, or of
+transformers' processor, which differs for images that are at most half a block wide or high.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def free_size(width: int, height: int, processor: ImageProcessor) -> tuple[int, 
     """Width and height in whole blocks, with about the same ratio and an area within the limits."""
     assert processor.free is not None and processor.merge is not None
     limits, block = processor.free, processor.patch * processor.merge
-    wide, high = (max(block, round(side / block) * block) for side in (width, height))
+    least = 0 if limits.rounds_to_none else block
+    wide, high = (max(least, round(side / block) * block) for side in (width, height))
     if wide * high > limits.max_pixels:
         shrink = math.sqrt(width * height / limits.max_pixels)
         wide, high = (max(block, math.floor(side / shrink / block) * block) for side in (width, height))
@@ -41,6 +42,13 @@ def patch_coordinates(rows: Int32, columns: Int32, side: int) -> Int32:
     corners = [upper * side + left, upper * side + beyond, lower * side + left, lower * side + beyond]
     fractions = [down, np.full_like(down, high), right, np.full_like(right, wide)]
     return np.stack([*corners, *fractions], axis=1).astype(np.int32)
+
+
+def windows_of(lines: int, columns: int, side: int) -> Int32:
+    """The window of each block (lines * columns,), numbered line by line. side: of a window, in blocks."""
+    row, column = np.divmod(np.arange(lines * columns), columns)
+    windows: Int32 = (row // side * -(-columns // side) + column // side).astype(np.int32)
+    return windows
 
 
 def text_coordinates(marks: npt.NDArray[np.bool_], blocks: Sequence[tuple[int, int]]) -> Int32:

@@ -22,6 +22,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from vectord.checkpoints.config_keys import REFERENCE_KEYS
 from vectord.checkpoints.kinds.pages import PAGES
+from vectord.checkpoints.kinds.qwen_vl import GENERATIONS
 from vectord.compute.networks.network import ARCHITECTURES
 
 SOURCES = Path(transformers.__file__).parent
@@ -42,6 +43,7 @@ def reference_keys() -> Mapping[str, Any]:
         shared |= read_names(SOURCES / f"{name}.py")
     shared |= set(re.findall(r'"([a-z_]+)"', (SOURCES / "configuration_utils.py").read_text("utf-8")))
     architectures = {*ARCHITECTURES, *(pages.model_type for pages in PAGES.values())}
+    architectures |= {name for generation in GENERATIONS for name in (generation, f"{generation}_text")}
     types = {name for architecture in architectures for name in (architecture, architecture.replace("_", "-"))}
     own = {name: keys_of(CONFIG_MAPPING[name]) - shared for name in sorted(types.intersection(CONFIG_MAPPING))}
     model_types = {name: " ".join(sorted(keys)) for name, keys in own.items()}

@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
 from tests.compute.networks.test_towers import load
 from tests.models import packed_texts
-from tests.pages import QUERIES, Reference, page_images, write_pages
+from tests.pages import (
+    QUERIES,
+    QwenReference,
+    Reference,
+    page_images,
+    save_as_colpali_engine,
+    write_colqwen,
+    write_pages,
+)
 from tests.towers import media_of
 
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -27,14 +35,34 @@ from vectord.text.tokenizer import TextEncoder
 Forward = Callable[[PackedTexts], np.ndarray]
 
 
-@pytest.fixture(scope="module", params=["colmodernvbert", "colpali"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pages(tmp_path_factory.mktemp(request.param), request.param)
+QWENS = {
+    "colqwen2": ("qwen2_vl", "transformers"),
+    "colqwen2-original": ("qwen2_vl", "colpali_engine"),
+    "colqwen2.5": ("qwen2_5_vl", "transformers"),
+    "colqwen2.5-original": ("qwen2_5_vl", "colpali_engine"),
+    "colqwen3": ("qwen3_vl", "tomoro"),
+    "colqwen3-original": ("qwen3_vl", "colpali_engine"),
+}
+
+
+@pytest.fixture(scope="module", params=["colmodernvbert", "colpali", *QWENS])
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
-def reference(folder: Path) -> Reference:
-    return Reference(folder)
+def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(family)
+    if family not in QWENS:
+        return write_pages(path, family)
+    networks, library = QWENS[family]
+    return write_colqwen(path, networks, saved_by=library)
+
+
+@pytest.fixture(scope="module")
+def reference(family: str, folder: Path) -> Reference:
+    return QwenReference(folder, QWENS[family][1]) if family in QWENS else Reference(folder)
 
 
 @pytest.fixture(scope="module", params=["openvino", "torch"])
@@ -75,6 +103,18 @@ def test_vectors_equal_its_own_class(folder: Path, reference: Reference) -> None
     assert spec.images is not None
     inputs = [*map(media_of, shown), *QUERIES]
     found = rows_of(folder, inputs, exact(spec.images, "dense"), exact(spec, "colbert"))
+    for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
+        np.testing.assert_allclose(own, want, atol=1e-5)
+
+
+def test_colpali_of_its_first_library(tmp_path: Path) -> None:
+    """Under colpali_engine's names, it is the same network with the same words."""
+    native, original = tmp_path / "native", tmp_path / "original"
+    original.mkdir()
+    spec = spec_of(save_as_colpali_engine(write_pages(native, "colpali"), original))
+    assert spec.images is not None
+    shown, reference = page_images()[:1], Reference(native)
+    found = rows_of(original, [*map(media_of, shown), *QUERIES], exact(spec.images, "dense"), exact(spec, "colbert"))
     for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
         np.testing.assert_allclose(own, want, atol=1e-5)
 

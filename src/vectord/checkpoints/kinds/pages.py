@@ -1,8 +1,12 @@
-"""Models that read images of pages, with one vector for each part of an image and each token of a text: ColModernVBERT
-and ColPali. reader.py calls `add_pages`.
+"""Models that read images of pages, with one vector for each part of an image and each token of a text: ColModernVBERT,
+ColPali and ColQwen. reader.py calls `add_pages`.
 
 The spec is that of the texts, in which images are rows; `images` is the network that makes those. Each has the section
 of config.json that describes its network, completed by the defaults of its class in transformers 5.24.
+
+The words around images and queries are those that the models were trained with. Those of ColPali are transformers'
+processor's. Those of ColQwen2 are colpali_engine's before version 0.3.11, which left out the prefix of queries, and
+transformers' before it put a line break after queries, as in 5.24.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread, tra
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
+from vectord.checkpoints.kinds.qwen_vl import GENERATIONS, ROW, file_limits, read_networks
 from vectord.checkpoints.kinds.towers import (
     SIGLIP_IMAGES,
     SIGLIP_PIXELS,
@@ -29,22 +34,34 @@ from vectord.checkpoints.kinds.towers import (
     read_shape,
     refuse_unused,
 )
-from vectord.checkpoints.spec import Colbert, ImageProcessor, ImageText, ModelSpec, Pooling, PromptText, Tiling
+from vectord.checkpoints.spec import (
+    Colbert,
+    FreeSize,
+    ImageProcessor,
+    ImageText,
+    ModelSpec,
+    Pooling,
+    PromptText,
+    Tiling,
+)
 from vectord.errors import ConfigError, ModelUnavailable
 
 SIDE_LIMIT = 4096  # of an image after its first resize, as in Idefics3's processor
 _IMAGE = "<image>"
+_QWEN_PROMPT = f"<|im_start|>user\n<|vision_start|>{ROW}<|vision_end|>Describe the image."
+_QWEN_END = "<|im_end|><|endoftext|>"
 
 
 class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """One model_type. The names and the defaults are those of transformers 5.24."""
 
-    model_type: str  # of its vlm_config
-    text_type: str  # of the network of texts
-    text_defaults: Mapping[str, Any]
-    processor: str  # the class of the images' processor
+    model_type: str = ""  # of its vlm_config; "": one of qwen_vl.py, which knows all down to `row`
+    text_type: str = ""  # of the network of texts
+    text_defaults: Mapping[str, Any] = {}
+    processor: str = ""  # the class of the images' processor
     tiles: bool = False  # whether that divides images
-    resample: int  # Pillow's number of its default filter
+    resample: int = 3  # Pillow's number of its default filter
+    row: str = _IMAGE  # the token of the rows of images
     prompt: str  # visual_prompt_prefix
     around: str = "{prompt}"  # an image and the prompt
     query_prefix: str
@@ -103,12 +120,35 @@ PAGES: Mapping[str, Pages] = {
         framed=False,
         view="{rows}",
     ),
+    "colqwen2": Pages(
+        row=ROW,
+        prompt=_QWEN_PROMPT + _QWEN_END,
+        query_prefix="Query: ",
+        suffix="<|endoftext|>" * 10,
+        view="{rows}",
+    ),
+    # Its reference is tomoro's own class, or colpali_engine's.
+    "colqwen3": Pages(
+        row=ROW,
+        prompt=_QWEN_PROMPT + _QWEN_END,
+        query_prefix="",
+        suffix="<|endoftext|>" * 10,
+        view="{rows}",
+    ),
 }
 # Prefixes of the tensors of each network, in files of all versions.
-_TEXTS = ("vlm.text_model.", "vlm.language_model.", "vlm.model.language_model.", "embedding_proj_layer.")
-_IMAGES = ("vlm.vision_model.", "vlm.vision_tower.", "vlm.model.vision_tower.")
-_CONNECTORS = ("vlm.connector.", "vlm.multi_modal_projector.", "vlm.model.multi_modal_projector.")
+_LAYERS = ("embedding_proj_layer", "custom_text_proj")  # to the vectors: of transformers, of colpali_engine
+_OUTER = ("vlm.", "vlm.model.", "model.", "model.model.")
+_TEXTS = ("vlm.text_model.", *(f"{outer}language_model." for outer in _OUTER), *(f"{layer}." for layer in _LAYERS))
+_IMAGES = ("vlm.vision_model.", *(f"{outer}vision_tower." for outer in _OUTER))
+_CONNECTORS = ("vlm.connector.", *(f"{outer}multi_modal_projector." for outer in _OUTER))
 _VISION = tuple(outer + inner for outer in _IMAGES for inner in ("", "vision_model."))
+_TOMOROS_BLOCKS = 1280  # of an image: max_num_visual_tokens of its processor
+_PROCESSOR = {
+    **harmless("names, and the settings of images", "auto_map image_processor processor_class"),
+    **harmless("conversations and videos are not pages", "chat_template video_processor"),
+    **harmless("the same", "video_prompt_prefix video_prompt_suffix"),
+}
 _HARMLESS = {
     **harmless("the tokenizer has it", "image_token_id image_token_index"),
     **harmless("only heads of the base model read it", "classifier_bias classifier_dropout classifier_pooling"),
@@ -122,54 +162,89 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
     if pooling is not None:
         raise ConfigError(f"pooling {pooling}: {folder.root} has a vector for each token")
     pages, config = PAGES[folder.model_type], folder.config
-    config.one_of("auto_map", (None,))
-    whole = config.section("vlm_config")
+    is_native = "vlm_config" in config  # of transformers' class
+    whole = config.section("vlm_config") if is_native else config
+    spec = _add_qwen(folder, spec, whole) if pages.row == ROW else _add_siglip(folder, spec, whole)
+    name = next((each for each in _LAYERS if find_tensor(spec.weights, f"{each}.weight")), _LAYERS[0])
+    layer = read_layer(spec, name, spec.hidden_size, bias=True)
+    assert spec.images is not None and spec.images.processor is not None, "of a model of pages"
+    around, query = _prompts(folder, spec.images.processor)
+    if is_native:
+        config.one_of("auto_map", (None,))
+        refuse_unread(config, {**CONFIG, **harmless("the tensor has it", "embedding_dim")})
+    limit: float = folder.tokenizer_config.value("model_max_length", Limit, spec.max_tokens)
+    return replace(
+        spec,
+        outputs=frozenset({"colbert", "tokens"}),
+        max_tokens=int(min(spec.max_tokens, limit)),
+        prompts={name: text for name, text in (("query", query), ("document", pages.before)) if text},
+        colbert=Colbert(
+            dimensions=layer.out_features, dense_modules=(layer,), query_suffix=pages.suffix, framed=pages.framed
+        ),
+        image_text=ImageText(token=pages.row, view=pages.view, tile=pages.tile, around=around, framed=pages.framed),
+        # transformers' class gives its texts plain positions, whatever images they have.
+        coordinates=None if is_native or pages.row != ROW else 3,
+    )
+
+
+def _add_siglip(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelSpec:
+    """The facts of both networks. whole: the config with their sections."""
+    pages, config = PAGES[folder.model_type], folder.config
     given = whole.value("text_config", dict[str, Any], {})
     # Gemma's texts attend to all of it, as its images do: the processor marks no part of them as a suffix.
     causal = {"is_causal": False, "use_bidirectional_attention": None} if pages.text_type == "gemma" else {}
     section = {**pages.text_defaults, **given, **causal, "model_type": pages.text_type}
     texts = Settings(config.path, section, folder.allowed)
     width = texts.whole("hidden_size", most=WIDTH_LIMIT)
-    layer = read_layer(spec, "embedding_proj_layer", width, bias=True)
     images = _images(folder, spec, whole, width)
-    around, query = _prompts(folder, images)
     refuse_unread(whole, {**CONFIG, **_HARMLESS}, transformers_reads(whole, pages.model_type))
-    refuse_unread(config, {**CONFIG, **harmless("the tensor has it", "embedding_dim")})
-    positions = texts.whole("max_position_embeddings", most=WIDTH_LIMIT)
-    limit: float = folder.tokenizer_config.value("model_max_length", Limit, positions)
     return replace(
         spec,
         config=texts,
-        outputs=frozenset({"colbert", "tokens"}),
         hidden_size=width,
-        max_tokens=int(min(positions, limit)),
-        prompts={name: text for name, text in (("query", query), ("document", pages.before)) if text},
-        colbert=Colbert(
-            dimensions=layer.out_features, dense_modules=(layer,), query_suffix=pages.suffix, framed=pages.framed
-        ),
+        max_tokens=texts.whole("max_position_embeddings", most=WIDTH_LIMIT),
         images=replace(images, fingerprint=fingerprint(images)),
         others=(*_IMAGES, *_CONNECTORS),
-        image_text=ImageText(token=_IMAGE, view=pages.view, tile=pages.tile, around=around, framed=pages.framed),
     )
 
 
-def _prompts(folder: ModelFolder, images: ModelSpec) -> tuple[str, str]:
+def _add_qwen(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelSpec:
+    """The same. tomoro's class has limits of its own for images."""
+    is_tomoros = whole.get("model_type") == "colqwen3"
+    if is_tomoros:  # its class (auto_map) is known; the tensor has embed_dim, and nothing is padded here
+        own = {"auto_map", "embed_dim", "padding_side"}
+        whole = Settings(whole.path, {key: value for key, value in whole.items() if key not in own}, whole.allowed)
+    generation = "qwen3_vl" if is_tomoros else str(whole.get("model_type"))
+    if generation not in GENERATIONS:
+        raise ModelUnavailable(
+            f"{whole.path}: model_type {generation[:80]} is not supported in vlm_config; supported are "
+            f"{', '.join(GENERATIONS)}"
+        )
+    return read_networks(folder, spec, whole, generation, _tomoros_limits if is_tomoros else file_limits)
+
+
+def _tomoros_limits(settings: Settings, block: int) -> FreeSize:
+    return replace(file_limits(settings, block), max_pixels=_TOMOROS_BLOCKS * block**2)
+
+
+def _prompts(folder: ModelFolder, processor: ImageProcessor) -> tuple[str, str]:
     """The words around an image, with the place {image}, and those before a query."""
-    pages, processor = PAGES[folder.model_type], images.processor
-    assert processor is not None, "of a network of images"
+    pages = PAGES[folder.model_type]
     whole = read_settings(folder.tokenizer / "processor_config.json", optional=True, allowed=folder.allowed)
     rows = processor.rows // (processor.merge or 1) ** 2
     if whole.whole("image_seq_len", rows, most=WIDTH_LIMIT) != rows:
         raise ModelUnavailable(f"{whole.path}: image_seq_len must be {rows}, the rows that the network makes of a view")
     prompt = whole.value("visual_prompt_prefix", PromptText) or pages.prompt
+    if "visual_prompt_suffix" in whole:  # tomoro's
+        prompt = prompt.removesuffix(_QWEN_END) + whole.value("visual_prompt_suffix", PromptText, _QWEN_END)
     around = pages.around.replace("{prompt}", prompt)
-    if around.count(_IMAGE) != 1:
+    if around.count(pages.row) != 1:
         raise ModelUnavailable(
-            f"{whole.path}: visual_prompt_prefix must have {_IMAGE} {pages.prompt.count(_IMAGE)} times"
+            f"{whole.path}: visual_prompt_prefix must have {pages.row} {pages.prompt.count(pages.row)} times"
         )
     query = pages.before + (whole.value("query_prefix", PromptText) or pages.query_prefix)
-    refuse_unread(whole, harmless("names, and the settings of images", "image_processor processor_class"))
-    return around.replace(_IMAGE, "{image}"), query
+    refuse_unread(whole, _PROCESSOR)
+    return around.replace(pages.row, "{image}"), query
 
 
 def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -> ModelSpec:

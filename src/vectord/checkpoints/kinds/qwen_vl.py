@@ -1,17 +1,20 @@
-"""Qwen3-VL's embedders and rerankers: a language model that reads images, and its network of images.
+"""The two networks of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a language model that reads images, and one of images.
 
-reader.py calls `add_networks` before the facts of the kind. The models' own scripts are the reference
-(github.com/QwenLM/Qwen3-VL-Embedding, src/models): they resize images within limits of their own, so those of
-preprocessor_config.json have no effect.
+reader.py calls `add_networks` for Qwen3-VL's embedders and rerankers, before the facts of the kind. The models' own
+scripts are their reference (github.com/QwenLM/Qwen3-VL-Embedding, src/models): they resize images within limits of
+their own, so those of preprocessor_config.json have no effect. pages.py reads models of pages with the other functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import isqrt
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread
+from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
@@ -22,88 +25,123 @@ from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ModelUnavailable
 
 QWEN_VL = "qwen3_vl"
-_TEXTS, _IMAGES = "qwen3_vl_text", "qwen3_vl_vision"  # model_types of its sections
 MAX_TOKENS = 32_768  # the length that the models are published with; config.json has that of the language model
 BLOCK = 32  # pixels of the side of a block of patches, for which the scripts have their limits
 MIN_BLOCKS, MAX_BLOCKS = 4, 1800
-# Defaults of the classes in transformers 5.24, which files may leave out.
-_TEXT_DEFAULTS = {
-    "vocab_size": 151_936,
-    "hidden_size": 4096,
-    "intermediate_size": 22_016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "head_dim": 128,
+_PIXELS_LIMIT = 2**26  # of an image, as of a file
+ROW = "<|image_pad|>"
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults of the classes of one model_type in transformers 5.24, which files may leave out."""
+
+    text_defaults: Mapping[str, Any]
+    image_defaults: Mapping[str, Any]
+
+
+_IMAGES = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
+_OLDER_TEXTS = {
+    "vocab_size": 152_064,
+    "hidden_size": 8192,
+    "intermediate_size": 29_568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
     "hidden_act": "silu",
-    "max_position_embeddings": 128_000,
-    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 32_768,
+    "max_window_layers": 80,
+    "rms_norm_eps": 1e-5,
 }
-_IMAGE_DEFAULTS = {
-    "depth": 27,
-    "hidden_size": 1152,
-    "hidden_act": "gelu_pytorch_tanh",
-    "intermediate_size": 4304,
-    "num_heads": 16,
-    "in_channels": 3,
-    "patch_size": 16,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-    "out_hidden_size": 3584,
-    "num_position_embeddings": 2304,
-    "deepstack_visual_indexes": [8, 16, 24],
+GENERATIONS: Mapping[str, Generation] = {
+    "qwen2_vl": Generation(
+        text_defaults=_OLDER_TEXTS,
+        image_defaults={
+            **_IMAGES,
+            "depth": 32,
+            "embed_dim": 1280,
+            "hidden_size": 3584,
+            "hidden_act": "quick_gelu",
+            "mlp_ratio": 4,
+            "patch_size": 14,
+        },
+    ),
+    "qwen2_5_vl": Generation(
+        text_defaults=_OLDER_TEXTS,
+        image_defaults={
+            **_IMAGES,
+            "depth": 32,
+            "hidden_size": 3584,
+            "hidden_act": "silu",
+            "intermediate_size": 3420,
+            "patch_size": 14,
+            "out_hidden_size": 3584,
+            "window_size": 112,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+    ),
+    "qwen3_vl": Generation(
+        text_defaults={
+            "vocab_size": 151_936,
+            "hidden_size": 4096,
+            "intermediate_size": 22_016,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "max_position_embeddings": 128_000,
+            "rms_norm_eps": 1e-6,
+        },
+        image_defaults={
+            **_IMAGES,
+            "depth": 27,
+            "hidden_size": 1152,
+            "hidden_act": "gelu_pytorch_tanh",
+            "intermediate_size": 4304,
+            "patch_size": 16,
+            "out_hidden_size": 3584,
+            "num_position_embeddings": 2304,
+            "deepstack_visual_indexes": [8, 16, 24],
+        },
+    ),
 }
 _EMBEDDER = InputTemplate(
     text=("<|im_start|>system\n{prompt}<|im_end|>\n<|im_start|>user\n{input}<|im_end|>\n<|im_start|>assistant\n"),
     prompt="Represent the user's input.",
 )
-_ROW = "<|image_pad|>"
-_IMAGE = ImageText(token=_ROW, view="<|vision_start|>{rows}<|vision_end|>", alone=False)
+_IMAGE = ImageText(token=ROW, view="<|vision_start|>{rows}<|vision_end|>", alone=False)
+# What older files have in place of text_config, and some files next to it.
+_TEXT_KEYS = (
+    *("attention_bias", "layer_types", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window"),
+    *("use_sliding_window", *_OLDER_TEXTS),
+)
+_HARMLESS = {
+    **CONFIG,
+    **harmless("text_config has it", " ".join(_TEXT_KEYS)),
+    **harmless(
+        "videos are not served, and the tokenizer has the others",
+        "video_token_id vision_start_token_id vision_end_token_id",
+    ),
+}
+# Beginnings of the names of tensors: see compute/networks/qwen_vl.py.
+_OUTER = ("", "model.", "vlm.", "vlm.model.")
 
 
 def add_networks(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Return the facts of the language model, with those of its network of images. spec: without sizes."""
     if folder.modules:
         raise ModelUnavailable(f"{folder.root / 'modules.json'}: not supported for model_type {QWEN_VL}")
-    config, judge = folder.config, find_template(folder)
-    texts = config.section("text_config", _TEXT_DEFAULTS)
-    images = config.section("vision_config", _IMAGE_DEFAULTS)
-    width = texts.whole("hidden_size", most=WIDTH_LIMIT)
-    if images.whole("out_hidden_size", most=WIDTH_LIMIT) != width:
-        raise ModelUnavailable(f"{config.path}: out_hidden_size of vision_config must be hidden_size of text_config")
-    found = _images(folder, spec, images)
-    token = config.whole("image_token_id", 151_655, least=0, most=2**31)
-    if find_ids(spec.tokenizer, (_ROW,)) != {_ROW: token}:
-        raise ModelUnavailable(f"{config.path}: image_token_id {token} is not {_ROW} in the tokenizer")
-    tied = config.flag("tie_word_embeddings", False)
-    refuse_unread(config, {**CONFIG, **harmless("videos are not served, and the tokenizer has the others", _IDS)})
-    limit: float = folder.tokenizer_config.value("model_max_length", Limit, MAX_TOKENS)
-    positions = texts.whole("max_position_embeddings", most=2**31)
+    judge = find_template(folder)
+    spec = read_networks(folder, spec, folder.config, QWEN_VL, _script_limits)
     return replace(
         spec,
-        config=Settings(
-            config.path,
-            {
-                **texts.fields,
-                "model_type": _TEXTS,
-                "tie_word_embeddings": tied,
-                "deepstack_layers": len(found.config["deepstack_visual_indexes"]),
-            },
-            folder.allowed,
-        ),
-        model_type=_TEXTS,
-        architecture=_TEXTS,
-        hidden_size=width,
-        max_tokens=int(min(limit, MAX_TOKENS, positions)),
-        images=replace(found, fingerprint=fingerprint(found)),
-        others=("visual.", "model.visual."),
+        model_type=spec.config["model_type"],
+        architecture=spec.config["model_type"],
+        max_tokens=min(spec.max_tokens, MAX_TOKENS),
         image_text=_IMAGE,
         template=_EMBEDDER if judge is None else _template_of(judge),
         coordinates=3,
     )
-
-
-_IDS = "video_token_id vision_start_token_id vision_end_token_id"
 
 
 def _template_of(judge: YesNo) -> InputTemplate:
@@ -111,48 +149,130 @@ def _template_of(judge: YesNo) -> InputTemplate:
     return InputTemplate(text=judge.prefix + body + judge.suffix, prompt=judge.instruction)
 
 
-def _images(folder: ModelFolder, spec: ModelSpec, config: Settings) -> ModelSpec:
-    settings, processor = _read_processor(folder, config)
-    taps: list[int] = config.value("deepstack_visual_indexes", list[int])
+def _script_limits(settings: Settings, block: int) -> FreeSize:
+    refuse_unused(settings, "min_pixels max_pixels size")  # the models' own script has other limits
+    return FreeSize(min_pixels=MIN_BLOCKS * BLOCK**2, max_pixels=MAX_BLOCKS * BLOCK**2)
+
+
+def file_limits(settings: Settings, block: int) -> FreeSize:
+    """Return the limits of images that their settings have, as transformers' processor reads them."""
+    size = settings.section("size", {"shortest_edge": 56**2, "longest_edge": 1280 * 28**2})
+    least, most = (
+        settings.whole(name, size.get(name) or size.whole(edge, most=_PIXELS_LIMIT), most=_PIXELS_LIMIT)
+        for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
+    )
+    refuse_unread(size, harmless("min_pixels and max_pixels replace them", "longest_edge shortest_edge"))
+    refuse_unused(settings, "")
+    return FreeSize(min_pixels=least, max_pixels=most, rounds_to_none=True)
+
+
+def read_networks(
+    folder: ModelFolder,
+    spec: ModelSpec,
+    config: Settings,
+    generation: str,
+    limits: Callable[[Settings, int], FreeSize],
+) -> ModelSpec:
+    """Return the facts of both networks. config: with their sections. spec: without sizes. limits: of images, by their
+    settings and the side of a block in pixels; reads the last of the settings."""
+    classes = GENERATIONS[generation]
+    if config.get("text_config") is None:
+        given = {key: config[key] for key in _TEXT_KEYS if key in config}
+        texts = Settings(config.path, {**classes.text_defaults, **given}, folder.allowed)
+    else:
+        texts = config.section("text_config", classes.text_defaults)
+    width = texts.whole("hidden_size", most=WIDTH_LIMIT)
+    images = _image_section(config, generation)
+    if images.whole("out_hidden_size", most=WIDTH_LIMIT) != width:
+        raise ModelUnavailable(f"{config.path}: images have rows of another width than hidden_size of the texts")
+    found = _images(folder, spec, images, generation, limits)
+    token = config.whole("image_token_id", 151_655, least=0, most=2**31)
+    if find_ids(spec.tokenizer, (ROW,)) != {ROW: token}:
+        raise ModelUnavailable(f"{config.path}: image_token_id {token} is not {ROW} in the tokenizer")
+    tied = config.flag("tie_word_embeddings", False)
+    refuse_unread(config, _HARMLESS, transformers_reads(config, generation))
+    limit: float = folder.tokenizer_config.value("model_max_length", Limit, MAX_TOKENS)
+    fields = {**texts.fields, "model_type": f"{generation}_text", "tie_word_embeddings": tied}
+    if taps := found.config.get("deepstack_visual_indexes"):
+        fields["deepstack_layers"] = len(taps)
+    return replace(
+        spec,
+        config=Settings(config.path, fields, folder.allowed),
+        hidden_size=width,
+        max_tokens=int(min(limit, texts.whole("max_position_embeddings", most=2**31))),
+        images=replace(found, fingerprint=fingerprint(found)),
+        others=tuple(f"{outer}visual." for outer in _OUTER),
+    )
+
+
+def _image_section(config: Settings, generation: str) -> Settings:
+    """The vision_config, in Qwen3-VL's keys."""
+    images = config.section("vision_config", GENERATIONS[generation].image_defaults)
+    if generation != "qwen2_vl":
+        return images
+    fields = dict(images.fields)
+    width, ratio = images.whole("embed_dim", most=WIDTH_LIMIT), images.whole("mlp_ratio", most=64)
+    del fields["embed_dim"], fields["mlp_ratio"]
+    fields |= {"hidden_size": width, "intermediate_size": width * ratio, "out_hidden_size": images["hidden_size"]}
+    return Settings(config.path, fields, config.allowed)
+
+
+def _images(
+    folder: ModelFolder,
+    spec: ModelSpec,
+    config: Settings,
+    generation: str,
+    limits: Callable[[Settings, int], FreeSize],
+) -> ModelSpec:
+    settings = image_settings(folder, "Qwen2VL")
+    pixels = pixel_settings(settings, TOWERS["clip"].processor_defaults)
+    processor = _read_processor(settings, config, limits)
+    taps: list[int] = config.value("deepstack_visual_indexes", list[int], [])
+    model_type, free = f"{generation}_vision", processor.free
+    assert free is not None, "of images of any size"
     section = {
         **config.fields,
-        **pixel_settings(settings, TOWERS["clip"].processor_defaults),
-        "model_type": _IMAGES,
+        **pixels,
+        "model_type": model_type,
         "max_position_embeddings": processor.rows,
         "vocab_size": 1,
     }
-    refuse_unused(settings, "min_pixels max_pixels size")  # the models' own script has other limits
     return replace(
         spec,
         config=Settings(config.path, section, folder.allowed),
-        model_type=_IMAGES,
-        architecture=_IMAGES,
+        model_type=model_type,
+        architecture=model_type,
         tokenizer=settings.path,
-        others=("language_model.", "model.language_model.", "lm_head."),
+        others=_beside_images(spec),
         outputs=frozenset({"dense"}),
         hidden_size=(1 + len(taps)) * config.whole("hidden_size", most=WIDTH_LIMIT),
         max_tokens=processor.rows,
         pooling="attention",
         dimensions=(1 + len(taps)) * config.whole("out_hidden_size", most=WIDTH_LIMIT),
         processor=processor,
-        coordinates=8,
+        coordinates=8 if free.side is not None else None if free.window_blocks is None else 1,
     )
 
 
-def _read_processor(folder: ModelFolder, config: Settings) -> tuple[Settings, ImageProcessor]:
-    settings = image_settings(folder, "Qwen2VL")
+def _beside_images(spec: ModelSpec) -> tuple[str, ...]:
+    """Beginnings of the names of all tensors but those of images."""
+    found = [f"{outer}language_model." for outer in _OUTER]
+    # Older files have the layers of texts next to `visual`.
+    found += [f"{outer}{name}" for outer in _OUTER for name in ("embed_tokens.", "layers.", "norm.", "lm_head.")]
+    return (*found, "embedding_proj_layer.", "custom_text_proj.")
+
+
+def _read_processor(
+    settings: Settings, config: Settings, limits: Callable[[Settings, int], FreeSize]
+) -> ImageProcessor:
     names = ("patch_size", "spatial_merge_size", "temporal_patch_size")
     patch, merge, frames = (config.whole(name, most=256) for name in names)
     for key, own, default in (("patch_size", patch, 14), ("merge_size", merge, 2), ("temporal_patch_size", frames, 2)):
         settings.one_of(key, (own,), default)
-    return settings, ImageProcessor(
-        resample=settings.whole("resample", 3, least=0, most=5),
-        patch=patch,
-        class_token=False,
-        merge=merge,
-        free=FreeSize(
-            min_pixels=MIN_BLOCKS * BLOCK**2,
-            max_pixels=MAX_BLOCKS * BLOCK**2,
-            side=isqrt(config.whole("num_position_embeddings", most=2**20)),
-        ),
-    )
+    resample = settings.whole("resample", 3, least=0, most=5)
+    free = limits(settings, patch * merge)
+    if "num_position_embeddings" in config:
+        free = replace(free, side=isqrt(config.whole("num_position_embeddings", most=2**20)))
+    if "window_size" in config:
+        free = replace(free, window_blocks=max(config.whole("window_size", most=4096) // merge // patch, 1))
+    return ImageProcessor(resample=resample, patch=patch, class_token=False, merge=merge, free=free)

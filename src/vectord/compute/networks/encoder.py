@@ -23,7 +23,7 @@ from vectord.compute.networks.transformer import (
     TransformerWeights,
 )
 from vectord.compute.networks.weights import LABELS, HarmlessTensors, Linear, Norm, WeightReader
-from vectord.compute.ops.base import Activation, Ops, T
+from vectord.compute.ops.base import Activation, Ops, T, Window
 
 WORDS = "embeddings.word_embeddings.weight"
 TYPES = "embeddings.token_type_embeddings.weight"
@@ -139,7 +139,7 @@ def read_layer(
     i: int,
     *,
     rotary: CosSin[T] | None = None,
-    window: int | None = None,
+    window: Window | None = None,
     mlp: Mlp[T] | Mixture[T] | None = None,
 ) -> TransformerLayer[T]:
     """Return the i-th layer. mlp: None: that of `names`."""

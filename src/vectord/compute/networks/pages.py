@@ -17,11 +17,12 @@ from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 
-TEXTS = ("vlm.text_model.", "vlm.language_model.", "vlm.model.language_model.")
-IMAGES = ("vlm.vision_model.", "vlm.vision_tower.", "vlm.model.vision_tower.")
+_OUTER = ("vlm.", "vlm.model.", "model.", "model.model.")  # of transformers' classes, and of colpali_engine's
+TEXTS = ("vlm.text_model.", *(f"{outer}language_model." for outer in _OUTER))
+IMAGES = ("vlm.vision_model.", *(f"{outer}vision_tower." for outer in _OUTER))
 CONNECTORS = (
-    *("vlm.connector.modality_projection", "vlm.multi_modal_projector.linear"),
-    "vlm.model.multi_modal_projector.linear",
+    "vlm.connector.modality_projection",
+    *(f"{outer}multi_modal_projector.linear" for outer in _OUTER),
 )
 
 HARMLESS: Mapping[str, Harmless] = {
@@ -32,7 +33,7 @@ HARMLESS: Mapping[str, Harmless] = {
 }
 HARMLESS_TENSORS = (
     HarmlessTensors("a head for one vector of an image", r"vlm\.vision_model\.(vision_model\.)?head\..+"),
-    HarmlessTensors("the head over the vocabulary", r"vlm\.(language_model\.)?lm_head\.weight"),
+    HarmlessTensors("the head over the vocabulary", r"(vlm|model)\.(language_model\.)?lm_head\.weight"),
     HarmlessTensors("buffers of older versions", r".+\.(position_ids|inv_freq)"),
 )
 

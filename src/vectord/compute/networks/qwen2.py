@@ -17,7 +17,7 @@ from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import read_sliding
-from vectord.compute.networks.transformer import Transformer
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -35,6 +35,18 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     spec, is_qwen3 = decoder.read_spec(config), config["model_type"] != "qwen2"
     bias = facts.flag(config, "attention_bias", False) if is_qwen3 else False
+    family = Family(
+        qkv_bias=bias or not is_qwen3,
+        out_bias=bias,
+        head_norms=is_qwen3,
+        windows=read_windows(config, spec),
+        rotary=decoder.read_decoder_rotary(config, spec),
+    )
+    return decoder.load_decoder(spec, family, weights, ops)
+
+
+def read_windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
+    """Return AttentionSpec.window of each layer."""
     slides, usual = facts.flag(config, "use_sliding_window", False), [False] * spec.layers
     if slides:
         first = facts.size(config, "max_window_layers", 28, at_least=0)
@@ -42,15 +54,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     sliding = read_sliding(config, usual)
     if any(sliding):
         facts.require({"use_sliding_window": slides}, "use_sliding_window", True)  # else transformers has no window
-    windows = tuple(decoder.read_window(config, causal=spec.causal) if windowed else None for windowed in sliding)
-    family = Family(
-        qkv_bias=bias or not is_qwen3,
-        out_bias=bias,
-        head_norms=is_qwen3,
-        windows=windows,
-        rotary=decoder.read_decoder_rotary(config, spec),
-    )
-    return decoder.load_decoder(spec, family, weights, ops)
+    return tuple(decoder.read_window(config, causal=spec.causal) if windowed else None for windowed in sliding)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:

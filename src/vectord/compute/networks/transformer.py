@@ -19,7 +19,7 @@ from vectord.compute.networks.adapters import LowRank
 from vectord.compute.networks.planes import Plane, ScaledGrid
 from vectord.compute.networks.rotary import CosSin, cos_sin_of
 from vectord.compute.networks.weights import Linear, Norm
-from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens, Window
 
 
 class TransformerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Attention(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     place_q: T | None = None  # (B, H)
     rotary: CosSin[T] | None = None
     query_rotary: CosSin[T] | None = None  # of queries only; None: the same
-    window: int | None = None  # AttentionSpec.window
+    window: Window | None = None  # AttentionSpec.window
 
     @property
     def inputs(self) -> tuple[Linear[T], Linear[T], Linear[T]]:
@@ -144,7 +144,7 @@ class TransformerLayer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike. Of images also their positions
-    words: T | Plane[T] | ScaledGrid[T]
+    words: T | Plane[T] | ScaledGrid[T] | None  # None: rows have their patches alone
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
@@ -237,8 +237,12 @@ class Transformer(Generic[T]):
 
     def _embed(self, batch: LayerInputs[T]) -> T:
         ops, weights, tokens = self._ops, self._weights, batch.tokens
-        words = weights.words
-        x = words.of(ops, tokens) if isinstance(words, Plane | ScaledGrid) else ops.embed(words, tokens.ids)
+        words, shown = weights.words, self._shown(batch)
+        if words is None:
+            assert shown is not None, "rows without patches"
+            x, shown = shown, None
+        else:
+            x = words.of(ops, tokens) if isinstance(words, Plane | ScaledGrid) else ops.embed(words, tokens.ids)
         if weights.words_change is not None and batch.gates:
             x = self._changed(x, ops.embed(weights.words_change.down, tokens.ids), weights.words_change, batch)
         x = x if self._spec.word_scale == 1.0 else ops.scale(x, self._spec.word_scale)
@@ -250,17 +254,23 @@ class Transformer(Generic[T]):
             x = ops.add(x, weights.types if only else ops.embed(weights.types, tokens.type_ids))
         if weights.types_change is not None and tokens.adapters is not None:
             x = ops.add(x, ops.embed(weights.types_change, tokens.adapters))
-        if weights.patches is not None and tokens.features is not None:
-            patches = weights.patches
-            pixels = ops.add(ops.multiply(tokens.features, patches.scale), patches.shift)
-            shown = self._linear(pixels, patches.linear, batch)
-            x = ops.add(x, shown if patches.mask is None else ops.multiply(shown, ops.embed(patches.mask, tokens.ids)))
-        elif tokens.features is not None:
+        if shown is not None:
+            x = ops.add(x, shown)
+        elif tokens.features is not None and weights.patches is None:
             own = self._features(tokens.features, 0) if weights.added_features else tokens.features
             x = ops.place(x, own, tokens.type_ids)
         x = self._norm(x, weights.norm)
         x = x if weights.widen is None else self._linear(x, weights.widen, batch)  # (T, H)
         return self._norm(x, weights.wide_norm)
+
+    def _shown(self, batch: LayerInputs[T]) -> T | None:
+        """(T, H) the embedding of the rows' patches; None for rows without."""
+        ops, tokens, patches = self._ops, batch.tokens, self._weights.patches
+        if patches is None or tokens.features is None:
+            return None
+        pixels = ops.add(ops.multiply(tokens.features, patches.scale), patches.shift)
+        shown = self._linear(pixels, patches.linear, batch)
+        return shown if patches.mask is None else ops.multiply(shown, ops.embed(patches.mask, tokens.ids))
 
     def _features(self, features: T, i: int) -> T:
         """(T, H) the i-th H columns."""

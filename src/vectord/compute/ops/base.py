@@ -9,7 +9,7 @@ for each batch. Networks import this module only; a backend combines network and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,10 @@ from vectord.schema import Features, Int32
 T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
 
 Activation = Literal[ScoreActivation, "gelu_tanh", "log1p_relu", "quick_gelu"]
+
+
+# A row attends to those whose position differs by at most this; or to the others of its block (PackedTexts.blocks).
+Window: TypeAlias = int | Literal["block"]
 
 
 class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,14 @@ class PackedTexts(msgspec.Struct, frozen=True, kw_only=True):
         return np.stack([self.cu_seqlens[:-1], self.cu_seqlens[1:]], axis=1) if self.spans is None else self.spans
 
     @property
+    def blocks(self) -> Int32:
+        """Where each block begins and ends: adjacent rows of a text with the same first coordinate. (B + 1,)"""
+        if self.coordinates is None:
+            return self.cu_seqlens
+        starts = np.flatnonzero(np.diff(self.coordinates[:, 0])) + 1
+        return np.union1d(self.cu_seqlens, starts).astype(np.int32)
+
+    @property
     def row_adapters(self) -> Int32:
         """The adapter of each row, 0 for none. (T,)"""
         if self.adapters is None:
@@ -79,7 +91,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int | None = None  # None: as many as heads; else heads / kv_heads queries share a key and a value
     scale: float | None = None  # None: head_size ** -0.5
     causal: bool = False  # a token attends to itself and to earlier ones
-    window: int | None = None  # a token attends to those whose position differs by at most this
+    window: Window | None = None  # None: to all of its text
     score_cap: float | None = None  # a scaled score s becomes score_cap * tanh(s / score_cap), before the mask
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.base import PackedTexts, Window
 from vectord.schema import Int32
 
 PAIRS_A_PLACE = 64  # scores with the cost of moving one place there and back
@@ -65,8 +65,11 @@ def pooled_pieces(texts: PackedTexts) -> AttentionPieces:
     return AttentionPieces(runs, runs)
 
 
-def attending_pieces(texts: PackedTexts, window: int | None) -> AttentionPieces:
-    """Every row as a query, in whole texts or, where a window excludes most keys of a text, in pieces of it."""
+def attending_pieces(texts: PackedTexts, window: Window | None) -> AttentionPieces:
+    """Every row as a query: in whole texts, in blocks, or where a window excludes most keys of a text, in pieces."""
+    if window == "block":
+        runs = Runs(texts.blocks[:-1], np.diff(texts.blocks))
+        return AttentionPieces(runs, runs)
     starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
     queries = Runs(starts, lengths)
     keys = queries if texts.keys is None else Runs(starts, texts.keys)

@@ -40,6 +40,7 @@ class NumpyLayout(msgspec.Struct, frozen=True):
     texts: tuple[TextRows, ...]
     spans: tuple[slice, ...]
     positions: Array  # (T,)
+    blocks: tuple[TextRows, ...]  # in place of texts, for attention within blocks
 
 
 def pack(texts: PackedTexts) -> Tokens[Array]:
@@ -56,6 +57,9 @@ def pack(texts: PackedTexts) -> Tokens[Array]:
         texts=tuple(found),
         spans=tuple(slice(int(start), int(stop)) for start, stop in texts.pooled),
         positions=np.concatenate(positions),
+        blocks=tuple(
+            TextRows(slice(int(start), int(stop)), np.arange(start, stop)) for start, stop in pairwise(texts.blocks)
+        ),
     )
     adapters = None if texts.adapters is None else texts.row_adapters
     coordinates = () if texts.coordinates is None else tuple(texts.coordinates.T)
@@ -137,7 +141,7 @@ class NumpyOps(Ops[Array]):
     ) -> Array:
         layout: NumpyLayout = tokens.layout
         out = np.empty_like(q)
-        for text in layout.texts:
+        for text in layout.blocks if spec.window == "block" else layout.texts:
             scores = spec.factor * _heads(q[text.queries], spec) @ _keys_by_head(k[text.keys], spec).swapaxes(1, 2)
             distances = _distances(layout, text)  # (L, K)
             if bias is not None:
@@ -246,7 +250,7 @@ def _mix(scores: Array, distances: Array, v: Array, spec: AttentionSpec) -> Arra
     hidden = np.zeros(distances.shape, bool)
     if spec.causal:
         hidden |= distances < 0
-    if spec.window is not None:
+    if isinstance(spec.window, int):
         hidden |= abs(distances) > spec.window
     scores = np.where(hidden, -np.inf, scores)
     largest = scores.max(axis=-1, keepdims=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.files.weight import ComputedWeight, fill_rows, in_bfloat16
 from vectord.compute.memory import Scratch
-from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens, Window
 from vectord.compute.ops.groups import (
     Group,
     Rectangle,
@@ -97,7 +97,7 @@ class GraphLayout:
         self._biases: dict[str, list[ov.Node]] = {}
         self._key_distances: list[ov.Node] = []
         self._neighbours: dict[int, tuple[ov.Node, ov.Node]] = {}
-        self.windows: set[int | None] = set()  # of the attentions so far
+        self.windows: set[Window | None] = set()  # of the attentions so far
 
     @property
     def parameters(self) -> list[ov.Node]:
@@ -112,20 +112,20 @@ class GraphLayout:
             self._parameters[name] = node
         return self._parameters[name]
 
-    def places(self, window: int | None) -> list[Places]:
+    def places(self, window: Window | None) -> list[Places]:
         self.windows.add(window)
         return [
             Places(self.parameter(f"queries{ending}", [-1, -1]), self.parameter(f"keys{ending}", [-1, -1]))
             for ending in self._endings(window)
         ]
 
-    def unpack(self, window: int | None) -> ov.Node:
+    def unpack(self, window: Window | None) -> ov.Node:
         """(T,) the place of each row among the groups' query places, laid end to end."""
         return self.parameter(f"unpack{_ending(window)}", [-1])
 
-    def padding(self) -> list[ov.Node]:
+    def padding(self, window: Literal["block"] | None) -> list[ov.Node]:
         """For each group: (n, 1, 1, K) 0, and MASKED on padded keys."""
-        return [self.parameter(f"padding{ending}", [-1, 1, 1, -1], np.float32) for ending in self._endings(None)]
+        return [self.parameter(f"padding{ending}", [-1, 1, 1, -1], np.float32) for ending in self._endings(window)]
 
     def hidden(self, causal: bool, window: int | None) -> list[ov.Node]:
         """For each group: (n, 1, Q, K) whether the key is hidden from the query or padded. All layers share it."""
@@ -203,11 +203,11 @@ class GraphLayout:
         """For each group of spans: (n, L) row numbers; padding repeats the span's first row."""
         return [self.parameter(f"span_rows{ending}", [-1, -1]) for ending in self._endings(None)]
 
-    def _endings(self, window: int | None) -> list[str]:
+    def _endings(self, window: Window | None) -> list[str]:
         return [f"{g}{_ending(window)}" for g in range(self._groups)]
 
 
-def _ending(window: int | None) -> str:
+def _ending(window: Window | None) -> str:
     return "" if window is None else f"w{window}"
 
 
@@ -233,7 +233,7 @@ class OpenvinoGraph:
     inputs: tuple[str, ...]  # names of its parameters, in their order
     outputs: tuple[str, ...]  # its results, in their order
     groups: int  # length groups that attention and pooling may use
-    windows: tuple[int | None, ...]  # of its attentions
+    windows: tuple[Window | None, ...]  # of its attentions
     features: Features | None  # (0, W) without rows, in the type of PackedTexts.features; None: none
     coordinates: int  # the columns of PackedTexts.coordinates; 0: none
     _kept: dict[tuple[int, frozenset[str]], dict[str, Array]] = field(
@@ -699,22 +699,24 @@ def _mix(
     Written out, because the runtime decomposes `scaled_dot_product_attention` and then copies k to transpose it. From
     this form it makes one kernel, which holds the scores of a few queries at a time.
     """
-    if spec.causal or spec.window is not None:
-        hidden = layout.hidden(spec.causal, spec.window)
+    window = spec.window
+    if spec.causal or isinstance(window, int):
+        assert window != "block", "causal attention has no blocks"
+        hidden = layout.hidden(spec.causal, window)
         seen = [op.select(hide, op.constant(MASKED), score) for hide, score in zip(hidden, scores, strict=True)]
     else:
-        seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(), strict=True)]
+        seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(window), strict=True)]
     if factor is not None:
         seen = [op.multiply(score, op.constant(np.float32(factor))) for score in seen]
     answers = []
-    for i, (score, at) in enumerate(zip(seen, layout.places(spec.window), strict=True)):
+    for i, (score, at) in enumerate(zip(seen, layout.places(window), strict=True)):
         values = _key_heads(_rows(v, at.keys), spec)
         answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
         answer = op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False)  # (n * Q, width)
-        if spec.window is not None:
-            answer = op.multiply(answer, layout.rows_with_keys(spec.causal, spec.window)[i])
+        if isinstance(window, int):
+            answer = op.multiply(answer, layout.rows_with_keys(spec.causal, window)[i])
         answers.append(answer)
-    return _rows(_end_to_end(answers), layout.unpack(spec.window))
+    return _rows(_end_to_end(answers), layout.unpack(window))
 
 
 def _heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:

@@ -153,6 +153,8 @@ class FlatLayout:
         self._run_ends = run_ends
 
     def suits_varlen(self, spec: AttentionSpec) -> bool:
+        if spec.window == "block":  # of images, which have no flat form
+            raise NotFlat
         return True
 
     @cached_property

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens, Window
 from vectord.compute.ops.groups import (
     Rectangle,
     attending_pieces,
@@ -55,9 +55,9 @@ class GroupedLayout:
         """at (T,): positions, on the device."""
         self._texts = texts
         self._at = at
-        self._grouped: dict[int | None, Grouped] = {}
-        self._ahead: dict[int | None, list[Tensor]] = {}
-        self._seen: dict[tuple[bool, int | None], list[Tensor]] = {}
+        self._grouped: dict[Window | None, Grouped] = {}
+        self._ahead: dict[Window | None, list[Tensor]] = {}
+        self._seen: dict[tuple[bool, Window | None], list[Tensor]] = {}
         self._biased: dict[Tensor, list[Tensor]] = {}
         self._places: dict[Tensor, list[Tensor]] = {}
 
@@ -101,8 +101,9 @@ class GroupedLayout:
         return torch.cat([how(x, rectangle) for rectangle in rectangles]).index_select(0, order)
 
     def suits_varlen(self, spec: AttentionSpec) -> bool:
-        """The kernel counts causal and windowed places from the last key, which must be at the last query."""
-        return self._texts.keys is None or not (spec.causal or spec.window is not None)
+        """The kernel counts causal and windowed places from the last key, which must be at the last query. It takes
+        whole texts."""
+        return spec.window != "block" and (self._texts.keys is None or not (spec.causal or spec.window is not None))
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -113,7 +114,7 @@ class GroupedLayout:
         longest_query, longest_key = (int(np.diff(some).max()) for some in (self._texts.cu_seqlens, ends))
         return Lengths(self._send(self._texts.cu_seqlens), self._send(ends), longest_query, longest_key, rows)
 
-    def grouped(self, window: int | None) -> Grouped:
+    def grouped(self, window: Window | None) -> Grouped:
         """Texts as groups, cut into pieces if the window is narrow."""
         if window not in self._grouped:
             groups = length_groups(attending_pieces(self._texts, window), MAX_GROUPS, length_step=1)
@@ -126,7 +127,7 @@ class GroupedLayout:
             self._grouped[window] = Grouped(tuple(laid_out), unpack)
         return self._grouped[window]
 
-    def key_offsets(self, window: int | None) -> list[Tensor]:
+    def key_offsets(self, window: Window | None) -> list[Tensor]:
         """For each group: (n, 1, Q, K) the key's position minus the query's."""
         if window not in self._ahead:
             self._ahead[window] = [
@@ -135,13 +136,13 @@ class GroupedLayout:
             ]
         return self._ahead[window]
 
-    def seen(self, causal: bool, window: int | None) -> list[Tensor]:
+    def seen(self, causal: bool, window: Window | None) -> list[Tensor]:
         """For each group: (n, 1, Q or 1, K) whether the query may see the key. All layers share it."""
         if (causal, window) not in self._seen:
             masks = [group.keys.valid[:, None, None, :] for group in self.grouped(window).groups]
             if causal:
                 masks = [mask & (offset <= 0) for mask, offset in zip(masks, self.key_offsets(window), strict=True)]
-            if window is not None:
+            if isinstance(window, int):
                 masks = [
                     mask & (offset.abs() <= window)
                     for mask, offset in zip(masks, self.key_offsets(window), strict=True)

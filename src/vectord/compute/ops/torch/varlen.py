@@ -94,7 +94,7 @@ def attend_varlen(varlen: Varlen, q: Tensor, k: Tensor, v: Tensor, lengths: Leng
     """Ops.attention by the kernel, which assumes that a text's last key is at its last query's position."""
     if lengths.key_rows is not None:
         k, v = (x.index_select(0, lengths.key_rows) for x in (k, v))
-    reach = -1 if spec.window is None else spec.window
+    reach = spec.window if isinstance(spec.window, int) else -1
     answer: Tensor = varlen(
         *(x.view(len(x), -1, spec.head_size) for x in (q, k, v)),
         lengths.query_ends,
