@@ -269,6 +269,7 @@ COMPARED = {
     "bidirectional_pplx_qwen3": "transformers' Qwen3, bidirectional",
     "bigemma3_text": "transformers' bidirectional Gemma 3",
     "biqwen3": "transformers' Qwen3, bidirectional",
+    "c2llm": "transformers' Qwen2, with the makers' pooling",
     "clip_text_model": "transformers; model_type clip",
     "colmodernvbert": "transformers, its processor for PIL",
     "colpali": "transformers, its processor for PIL",

@@ -359,6 +359,8 @@ CATALOGUE: tuple[Entry, ...] = (
     _octen("Octen/Octen-Embedding-0.6B", dimensions=1024),
     _octen("Octen/Octen-Embedding-4B", dimensions=2560),
     _octen("Octen/Octen-Embedding-8B", dimensions=4096),
+    Entry("codefuse-ai/C2LLM-0.5B", model_type="c2llm", dimensions=896),
+    Entry("codefuse-ai/C2LLM-7B", model_type="c2llm", dimensions=3584),
     _f2llm("codefuse-ai/F2LLM-v2-80M", dimensions=320),
     _f2llm("codefuse-ai/F2LLM-v2-160M", dimensions=640),
     _f2llm("codefuse-ai/F2LLM-v2-330M", dimensions=896),

@@ -22,7 +22,7 @@ from vectord.checkpoints.config_keys import MODULE, refuse_null, refuse_unread
 from vectord.checkpoints.files.gguf_file import is_gguf
 from vectord.checkpoints.files.read import OPTION, Settings, read_bytes, read_json, read_settings
 from vectord.checkpoints.gguf.model import read_model
-from vectord.checkpoints.spec import ChatTemplate, DenseModule, Located, NormModule, Pooling
+from vectord.checkpoints.spec import ChatTemplate, DenseModule, Located, ModelPooling, NormModule
 from vectord.checkpoints.vocabulary import token_text
 from vectord.errors import ModelUnavailable
 
@@ -33,9 +33,11 @@ STATIC = "static"  # the model_type and architecture of static models
 STATIC_MODULE = "StaticEmbedding"
 # The class of jina-embeddings-v5-text: a network, an adapter for each task, and its last token, in one module.
 TASKS_CLASS = "JinaEmbeddingsV5Model"
+ATTENTION_CLASS = "C2LLMForEmbedding"  # the same for C2LLM: a network, and the attention that pools its tokens
 ANSWERS_CLASS = "MLQwen3Model"  # of Querit-4B: a Qwen3 with a head of two answers
 # Of colpali_engine: the model_type that such a model has here, where its config.json has that of its base model.
 PAGES_CLASSES = {"ColPali": "colpali", "ColQwen2": "colqwen2", "ColQwen2_5": "colqwen2", "ColQwen3": "colqwen3"}
+POOLING_CLASSES: Mapping[str, ModelPooling] = {TASKS_CLASS: "last", ATTENTION_CLASS: "attention"}
 LIST_CLASS = "JinaForRanking"  # of the listwise rerankers jina-reranker-v3 and v3.5
 WIDTH_LIMIT = 2**20
 
@@ -48,6 +50,7 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls
 # The last words of the class paths.
 _KINDS = (
     "Transformer",
+    "C2LLMTransformer",  # C2LLM's own
     "MLMTransformer",  # before version 6: Transformer with the masked-language head
     "Pooling",
     "Dense",
@@ -70,12 +73,13 @@ _TRAINING_ONLY = frozenset({"Dropout"})
 _PACKAGE = re.compile(r"sentence_transformers\.(models|\w+\.(models|modules))(\.\w+)?")
 _FURTHER_CLASS = re.compile(
     r"pylate\.models(\.Dense)?\.Dense"
-    r"|([\w./-]+--)?(custom_st\.Transformer|st_quantize\.FlexibleQuantizer|(\w+\.)?SSEQ?)"
+    r"|([\w./-]+--)?(custom_st\.Transformer|custom_transformer\.C2LLMTransformer|st_quantize\.FlexibleQuantizer"
+    r"|(\w+\.)?SSEQ?)"
 )
 
 
 class Module(msgspec.Struct, frozen=True):
-    kind: str  # one of _KINDS; MLMTransformer becomes Transformer, SSE and SSEQ become StaticEmbedding
+    kind: str  # one of _KINDS; ...Transformer becomes Transformer, SSE and SSEQ become StaticEmbedding
     folder: Path
     allowed: frozenset[str] = frozenset()  # keys of its configuration that the operator allows to be unknown
     class_path: str = ""
@@ -103,7 +107,7 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     transformer_module: Settings  # sentence_bert_config.json
     tokenizer_config: Settings
     allowed: frozenset[str]  # keys of any configuration file that the operator allows to be unknown
-    pooling: Pooling | None = None  # of a model without modules: a GGUF file, or a TASKS_CLASS
+    pooling: ModelPooling | None = None  # of a model without modules: a GGUF file, or one of POOLING_CLASSES
     dense: tuple[DenseModule, ...] = ()  # the same
     question: str | None = None  # the same: of a yes-or-no reranker; "" if the file does not have its words
 
@@ -132,9 +136,11 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     is_module = bool(modules) and modules[0].kind == STATIC_MODULE
     config = read_settings(transformer / "config.json", optional=is_module, allowed=allowed)
     architectures = config.value("architectures", tuple[str, ...], ())
-    has_tasks = architectures[:1] == (TASKS_CLASS,)
-    if has_tasks:
-        config, modules = _network_of_tasks(config), modules if modules[1:] else ()
+    pooling = POOLING_CLASSES.get(next(iter(architectures), ""))
+    if pooling is not None:
+        modules = modules if modules[1:] else ()
+    if architectures[:1] == (TASKS_CLASS,):
+        config = _network_of_tasks(config)
     model_type = PAGES_CLASSES.get(architectures[0] if architectures else "", config.get("model_type"))
     if is_module or has_table(transformer, model_type):
         model_type = STATIC
@@ -161,7 +167,7 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         transformer_module=read_settings(_transformer_module(transformer), optional=True, allowed=allowed),
         tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True, allowed=allowed),
         allowed=allowed,
-        pooling="last" if has_tasks and not modules else None,
+        pooling=None if modules else pooling,
     )
 
 
@@ -318,7 +324,10 @@ def _module(path: Path, fields: Any, allowed: frozenset[str]) -> Module:
         )
     if kind not in _KINDS:
         raise ModelUnavailable(f"{path}: type {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
-    kind = {"MLMTransformer": "Transformer", "SSE": STATIC_MODULE, "SSEQ": STATIC_MODULE}.get(kind, kind)
+    if kind.endswith("Transformer"):
+        kind = "Transformer"
+    elif kind in ("SSE", "SSEQ"):
+        kind = STATIC_MODULE
     return Module(kind, path.parent / inside, allowed, class_path)
 
 
@@ -401,7 +410,7 @@ def _check_names(config: Settings, over: str, to: str | None = None) -> None:
     config.one_of("module_output_name", (None, over) if to is None else (to,))
 
 
-def pooled_width(width: int, pooling: Pooling | tuple[Pooling, ...]) -> int:
+def pooled_width(width: int, pooling: ModelPooling) -> int:
     """Return the width after a pooling; several poolings' vectors are laid end to end."""
     return width * (1 if isinstance(pooling, str) else len(pooling))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vectord.schema import AnswerKind, TextOptions  # which imports numpy
 
 Pooling = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weighted_mean"]
+# Several: end to end; attention: the architecture has a head of its own for it.
+ModelPooling: TypeAlias = Pooling | tuple[Pooling, ...] | Literal["attention"]
 # Activation functions of torch.nn, with the values that they have without arguments. The softmax is over a row.
 ScoreActivation = Literal["identity", "sigmoid", "tanh", "relu", "gelu", "silu", "softmax"]
 DenseActivation = Literal[ScoreActivation, "prelu", "glu"]  # with a weight of its own; of half the layer's width
@@ -314,8 +316,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     max_tokens: int  # specials included
     # dense, and scores of a CrossEncoder of modules
-    # Several: end to end; attention: the architecture has a head of its own for it; None: the model does not embed.
-    pooling: Pooling | tuple[Pooling, ...] | Literal["attention"] | None = None
+    pooling: ModelPooling | None = None  # None: the model does not embed
     include_prompt: bool = True  # whether pooling includes the prompt's tokens
     dense_modules: tuple[DenseModule | NormModule, ...] = ()  # after pooling, in order; or after a list's markers
     dimensions: int = 0  # of the dense vector, after dense_modules

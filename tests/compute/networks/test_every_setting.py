@@ -28,6 +28,7 @@ from vectord.errors import ModelUnavailable
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 # The config classes of model types that transformers has not.
 CLASSES = {
+    "c2llm": "qwen2",
     "bigemma3_text": "gemma3_text",
     "minicpm": "granite",
     "new": "gte",
@@ -57,7 +58,7 @@ ROPES: tuple[Mapping[str, Any], ...] = (  # forms of rope_parameters and rope_sc
 # Each has code of its own for these forms; the other architectures share that of llama.
 READERS_OF_ROPES = {"embedding_gemma2_text", "gemma3_text", "gte", "llama", "ministral3", "modernbert", "nomic_bert"}
 # The network, with its nested settings, is that of another case.
-SAME_NETWORKS = {"bigemma3_text", "embedding_gemma2", *tiny_decoders.BIDIRECTIONAL}
+SAME_NETWORKS = {"bigemma3_text", "c2llm", "embedding_gemma2", *tiny_decoders.BIDIRECTIONAL}
 HOSTILE: tuple[Any, ...] = (10**30, -1e30, float("nan"), "x", [{}], {"a": 1})
 
 Place = tuple[str, ...]  # the key, and keys inside its object

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import LayerNorm
 from tests.checkpoints.reading import spec_of
+from tests.compute.networks import tiny_decoders
 from tests.compute.networks.case import Texts, numpy_answer, pad
-from tests.models import POOLING_NAMES, random_texts, read_tiny_spec, write_sentence_bert
+from tests.models import POOLING_NAMES, random_texts, read_tiny_spec, write_bert, write_sentence_bert
+from torch.nn.functional import layer_norm, linear
 
 from vectord.checkpoints.spec import ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
@@ -68,6 +72,29 @@ def test_modules_after_pooling_equal_sentence_transformers(
     folder = write_sentence_bert(tmp_path, further=modules(), normalize=False)
     texts = random_texts(LENGTHS)
     np.testing.assert_allclose(embed(spec_of(folder), texts), sentence_transformers_embed(folder, texts), atol=1e-8)
+
+
+def test_a_trained_query_pools_the_tokens_of_c2llm(tmp_path: Path) -> None:
+    """As MAB_POST of github.com/codefuse-ai/CodeFuse-Embeddings computes it."""
+    shutil.copy(write_bert(tmp_path / "bert") / "tokenizer.json", tiny_decoders.write_c2llm(tmp_path))
+    spec = spec_of(tmp_path)
+    weights = {name[8:]: value.double() for name, value in load_file(tmp_path / "model.safetensors").items()}
+    query, width, heads = weights["S"][0], spec.hidden_size, spec.config["pma_num_heads"]
+
+    def split(name: str, x: torch.Tensor) -> torch.Tensor:
+        x = linear(x, weights[f"mab.fc_{name}.weight"], weights[f"mab.fc_{name}.bias"])
+        return x.unflatten(1, (heads, -1)).transpose(0, 1)  # (heads, rows, size of a head)
+
+    def norm(i: int, x: torch.Tensor) -> torch.Tensor:
+        return layer_norm(x, (width,), weights[f"mab.ln{i}.weight"], weights[f"mab.ln{i}.bias"])
+
+    texts = random_texts(LENGTHS)
+    for text, got in zip(texts, embed(spec, texts), strict=True):
+        x = torch.from_numpy(tiny_decoders.c2llm_reference(tmp_path, [text]))
+        shares = (split("q", query) @ split("k", x).mT / width**0.5).softmax(-1)
+        h = norm(0, query + (shares @ split("v", x)).transpose(0, 1).flatten(1))
+        want = norm(1, h + linear(h, weights["mab.fc_o.weight"], weights["mab.fc_o.bias"]).relu())
+        np.testing.assert_allclose(got, want[0].numpy(), atol=1e-5)
 
 
 @pytest.fixture(scope="module")

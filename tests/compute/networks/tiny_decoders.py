@@ -116,13 +116,13 @@ def write(model_type: str, folder: Path, *, head: Head = "AutoModel", seed: int 
     return folder
 
 
-def load_reference(folder: Path, head: Head = "AutoModel") -> Any:
+def load_reference(folder: Path, head: Head = "AutoModel", **options: Any) -> Any:
     """transformers' own model of the folder, in float64 except for its fixed float32 parts: the means of norms and the
     angles of positions. Its eager attention would give NaN for padding after a window."""
     import torch
     import transformers
 
-    return getattr(transformers, head).from_pretrained(folder, dtype=torch.float64).eval()
+    return getattr(transformers, head).from_pretrained(folder, dtype=torch.float64, **options).eval()
 
 
 def reference(folder: Path, texts: Texts, change: Callable[[Any], Any] | None = None) -> np.ndarray:
@@ -198,6 +198,47 @@ def bidirlm_reference(folder: Path, texts: Texts) -> np.ndarray:
         (folder / "config.json").write_text(saved)
 
 
+_C2LLM: Mapping[str, Any] = {
+    "architectures": ["C2LLMForEmbedding"],
+    "auto_map": {"AutoModel": "modeling_c2llm.C2LLMForEmbedding"},
+    "compressed_dim": WIDTH,
+    "embedding_method": "pma",
+    "pma_ln": True,
+    "pma_norm": False,
+    "pma_norm_mode": "post_normal",
+    "pma_num_heads": 8,
+}
+
+
+def write_c2llm(folder: Path) -> Path:
+    """A Qwen2 with the tensors of an attention that pools."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    write("qwen2", folder, head="AutoModelForCausalLM")
+    tensors = {f"plm_model.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
+    names = {f"mab.fc_{name}.weight": (WIDTH, WIDTH) for name in "qkvo"} | {
+        f"mab.fc_{n}.bias": (WIDTH,) for n in "qkvo"
+    }
+    names |= {f"mab.ln{i}.{name}": (WIDTH,) for i in (0, 1) for name in ("weight", "bias")} | {"S": (1, 1, WIDTH)}
+    generator = torch.Generator().manual_seed(1)
+    for name, shape in names.items():
+        tensors[f"mha_pma.{name}"] = torch.randn(shape, generator=generator) * 0.3
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return change_config(folder, **_C2LLM, model_type="c2llm")
+
+
+def c2llm_reference(folder: Path, texts: Texts) -> np.ndarray:
+    """Last hidden states, (T, H), before the pooling."""
+    saved = (folder / "config.json").read_text()
+    change_config(folder, model_type="qwen2", auto_map=None, architectures=["Qwen2Model"])
+    try:
+        model = load_reference(folder, key_mapping={r"^plm_model\.model\.": ""})
+        return padded_states(model, texts, filler=VOCAB_SIZE - 1)
+    finally:
+        (folder / "config.json").write_text(saved)
+
+
 _MINICPM: Mapping[str, Any] = {"scale_emb": 3, "scale_depth": 0.9, "start_layer": 2, "rope_theta": 100.0}
 
 
@@ -257,6 +298,7 @@ CASES: dict[str, Case] = {
         write_embedding_gemma2, reference, {"hidden_size": CONFIGS["embedding_gemma2_text"]["embedding_dim"]}
     ),
     "bigemma3_text": Case(write_bidirlm, bidirlm_reference),
+    "c2llm": Case(write_c2llm, c2llm_reference),
     "minicpm": Case(write_minicpm, minicpm_reference),
     **{model_type.replace("-", "_"): Case(partial(write, model_type), reference) for model_type in CONFIGS},
     **{

@@ -23,7 +23,7 @@ from vectord.checkpoints.folder import (
     wrong_order,
 )
 from vectord.checkpoints.router import read_query_weights
-from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, NormModule, Pooling
+from vectord.checkpoints.spec import Colbert, DenseModule, ModelPooling, ModelSpec, NormModule, Pooling
 from vectord.errors import ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
@@ -94,7 +94,7 @@ def _pooling_config(folder: ModelFolder) -> Settings | None:
     return read_settings(path, allowed=folder.allowed) if paths or path.is_file() else None
 
 
-def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling | tuple[Pooling, ...]:
+def _pooling(folder: ModelFolder, config: Settings | None) -> ModelPooling:
     """The folder's pooling. Without a configuration it is the catalogue's, else cls for BGE-M3's heads, else
     sentence-transformers' default: last token for a model that generates text, mean for the others."""
     if folder.pooling is not None:
@@ -126,7 +126,7 @@ def _pooling(folder: ModelFolder, config: Settings | None) -> Pooling | tuple[Po
     return mode
 
 
-def read_pooling(folder: ModelFolder) -> Pooling | tuple[Pooling, ...]:
+def read_pooling(folder: ModelFolder) -> ModelPooling:
     """Return the pooling of the folder's Pooling module."""
     config = _pooling_config(folder)
     if config is not None:
@@ -139,7 +139,7 @@ def has_pooling(folder: ModelFolder) -> bool:
     return folder.pooling is not None or _pooling_config(folder) is not None or _has_heads(folder)
 
 
-def _after_pooling(folder: ModelFolder, pooling: Pooling | tuple[Pooling, ...]) -> tuple[DenseModule | NormModule, ...]:
+def _after_pooling(folder: ModelFolder, pooling: ModelPooling) -> tuple[DenseModule | NormModule, ...]:
     """The modules in order. A Normalize at the end is ignored: the request decides about normalization. So is
     pplx-embed's quantizer, which `ModelSpec.whole_numbers` represents."""
     kinds = [module.kind for module in folder.modules]
@@ -166,9 +166,7 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling | tuple[Pooling, ...]) 
     return (*moved, *(module for module in after if module is not None))
 
 
-def _own_projection(
-    folder: ModelFolder, spec: ModelSpec, pooling: Pooling | tuple[Pooling, ...]
-) -> tuple[DenseModule, ...]:
+def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: ModelPooling) -> tuple[DenseModule, ...]:
     """The layer over each token in the checkpoint of a bidirectional Qwen3, `linear.weight`, moved after pooling."""
     # Only a class of the model's own has such a layer.
     if not (folder.config.get("auto_map") and folder.config.get("use_bidirectional_attention")):

@@ -22,7 +22,7 @@ from vectord.checkpoints.folder import chain_width, pooled_width
 from vectord.checkpoints.spec import DenseModule, ModelSpec, NormModule, Output, Pooling
 from vectord.compute.networks import facts
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
-from vectord.compute.ops.base import Activation, Ops, T, Tokens
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
 Head: TypeAlias = Callable[[T, Tokens[T]], T]
@@ -147,6 +147,12 @@ def _pool(mode: Pooling, ops: Ops[T], max_tokens: int) -> Head[T]:
             return weighted
         case _:
             return {"cls": ops.first, "last": ops.last, "mean": ops.mean, "max": ops.max}[mode]
+
+
+def read_by_query(ops: Ops[T], query: T, k: T, v: T, tokens: Tokens[T], spec: AttentionSpec) -> T:
+    """(M, W): what a trained query (1, W) reads in the rows of each text. k, v (T, W)"""
+    # It is the query of every row, so all rows of a text have the same result, and the first one is taken.
+    return ops.first(ops.attention(ops.add(ops.scale(k, 0.0), query), k, v, tokens, spec), tokens)
 
 
 def span_length(ops: Ops[T], max_tokens: int) -> Callable[[Tokens[T]], T]:

@@ -17,7 +17,7 @@ from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
-from vectord.checkpoints.folder import ANSWERS_CLASS, LIST_CLASS, TASKS_CLASS
+from vectord.checkpoints.folder import ANSWERS_CLASS, ATTENTION_CLASS, LIST_CLASS, TASKS_CLASS
 from vectord.checkpoints.quantized import expand
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
@@ -35,6 +35,7 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "bidirectional_pplx_qwen3": ("qwen2", "PPLXQwen3"),
     "bigemma3_text": ("gemma3_text", "BiGemma3(Text)?"),
     "biqwen3": ("qwen2", "BiQwen3"),
+    "c2llm": ("c2llm", "C2LLM"),
     "camembert": ("roberta", "Camembert"),
     "clip_text_model": ("clip", "CLIP"),
     "clip_vision_model": ("clip", "CLIP"),
@@ -92,7 +93,7 @@ _CLASS_SUFFIXES = (
 )
 # Custom classes that we support.
 _CUSTOM_CLASSES = frozenset(
-    {"HF_ColBERT", ANSWERS_CLASS, LIST_CLASS, TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"}
+    {"HF_ColBERT", ANSWERS_CLASS, ATTENTION_CLASS, LIST_CLASS, TASKS_CLASS, "VoyageQwen3BidirectionalEmbedModel"}
 )
 
 

@@ -33,7 +33,7 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    spec, is_qwen3 = decoder.read_spec(config), config["model_type"] != "qwen2"
+    spec, is_qwen3 = decoder.read_spec(config), config["model_type"] not in ("c2llm", "qwen2")
     bias = facts.flag(config, "attention_bias", False) if is_qwen3 else False
     family = Family(
         qkv_bias=bias or not is_qwen3,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.compute.networks import clip, encoder, facts
-from vectord.compute.networks.heads import Head
+from vectord.compute.networks.heads import Head, read_by_query
 from vectord.compute.networks.planes import ScaledGrid
 from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import Linear, WeightReader
@@ -89,10 +89,8 @@ def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> 
         def linear(x: T, layer: Linear[T]) -> T:
             return ops.linear(x, layer.weight, layer.bias)
 
-        # The query is that of every row, so all rows of an image have the same result, and the first one is taken.
-        k, v = linear(x, key), linear(x, value)
-        q = ops.add(ops.scale(k, 0.0), linear(probe, query))
-        h = linear(ops.first(ops.attention(q, k, v, tokens, attention), tokens), out)
+        read = read_by_query(ops, linear(probe, query), linear(x, key), linear(x, value), tokens, attention)
+        h = linear(read, out)
         normed = ops.layer_norm(h, norm.weight, norm.bias, spec.norm_eps)
         return ops.add(h, linear(ops.activation(linear(normed, up), spec.activation), down))
 

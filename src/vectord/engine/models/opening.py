@@ -215,8 +215,18 @@ OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's 
 
 # Decoders that are neither BERT's kind nor Qwen's, so that no setting of lengths applies to them.
 _OTHER_DECODERS = frozenset(
-    {"bidirectional_pplx_qwen3", "bigemma3_text", "biqwen3", "embedding_gemma2", "embedding_gemma2_text", "gemma"}
-    | {"gemma2", "gemma3_text", "lfm2", "lfm2_bidirectional", "llama", "llama_bidirec", "minicpm", "ministral3"}
+    {"bidirectional_pplx_qwen3", "bigemma3_text", "biqwen3", "c2llm", "embedding_gemma2", "embedding_gemma2_text"}
+    | {
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "lfm2",
+        "lfm2_bidirectional",
+        "llama",
+        "llama_bidirec",
+        "minicpm",
+        "ministral3",
+    }
     | {"ministral3_bidirec", "mistral", "qwen3_bidirec"}
 )
 
