@@ -24,7 +24,7 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
 from vectord.products.common.errors import render_any
 from vectord.products.common.vectors import render_octets
-from vectord.schema import Caller, EmbedResult, Float32, Gauges, ModelInfo, TextLength, Timings, Usage
+from vectord.schema import Caller, EmbedResult, Float32, Gauges, ModelInfo, TextLengths, Timings, Usage
 from vectord.server.http.routing import Table
 
 DIMENSIONS = 384
@@ -165,7 +165,7 @@ def _embedding_route(dialect: Dialect) -> Route:
 
 
 def embedded(vectors: Float32) -> EmbedResult:
-    usage = Usage(lengths=[TextLength(12, 12)] * len(vectors), characters=50, timings=Timings(total_s=0.002))
+    usage = Usage(lengths=TextLengths([12] * len(vectors)), characters=50, timings=Timings(total_s=0.002))
     return EmbedResult(
         model="m",
         fingerprint="f00d",

@@ -9,7 +9,8 @@ a frozen one ten times as long to make.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -384,6 +385,40 @@ class TextLength(msgspec.Struct, frozen=True, array_like=True):
         return sum(image.width * image.height for image in self.images)
 
 
+class TextLengths(msgspec.Struct, frozen=True, array_like=True):
+    """The lengths of N inputs in order: a number for each, and an object only where there is more to say."""
+
+    kept: Sequence[int] = ()  # (N,) most inputs have the length TextLength(kept, kept)
+    details: Mapping[int, TextLength] = {}  # the lengths of the others, by the place of their input, ascending
+
+    @classmethod
+    def of(cls, lengths: Sequence[TextLength]) -> TextLengths:
+        details = {i: one for i, one in enumerate(lengths) if one != TextLength(one.kept, one.kept)}
+        return cls([one.kept for one in lengths], details)
+
+    @classmethod
+    def join(cls, parts: Sequence[TextLengths]) -> TextLengths:
+        starts = accumulate(map(len, parts), initial=0)
+        details = {
+            start + i: one for start, part in zip(starts, parts, strict=False) for i, one in part.details.items()
+        }
+        return cls([*chain.from_iterable(part.kept for part in parts)], details)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, place: int) -> TextLength:
+        return self.details.get(place) or TextLength(self.kept[place], self.kept[place])
+
+    def __iter__(self) -> Iterator[TextLength]:
+        return (self[place] for place in range(len(self.kept)))
+
+    @property
+    def truncated(self) -> Sequence[int]:
+        """The places of truncated inputs."""
+        return [place for place, length in self.details.items() if length.truncated]
+
+
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a request: in all; of tokenization; then until its first forward pass begins, and from there until its
     last one ends, both 0 if it needed none."""
@@ -395,7 +430,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    lengths: Sequence[TextLength]  # of each input; of a pair: both texts together
+    lengths: TextLengths  # of each input; of a pair: both texts together
     characters: int  # of the inputs as sent, before truncation
     timings: Timings = Timings()
     further_tokens: int = 0  # beyond `lengths`: run by a second model, or a query's own
@@ -404,16 +439,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         """The tokens that were run and are billed."""
-        return sum([length.kept for length in self.lengths]) + self.further_tokens
+        return sum(self.lengths.kept) + self.further_tokens
 
     @property
     def image_tokens(self) -> int:
-        return sum(length.image_tokens for length in self.lengths)
+        return sum(length.image_tokens for length in self.lengths.details.values())
 
     @property
     def pixels(self) -> int:
         """Of the images as sent."""
-        return sum(length.pixels for length in self.lengths)
+        return sum(length.pixels for length in self.lengths.details.values())
 
 
 class Sparse(msgspec.Struct, frozen=True):
@@ -445,7 +480,7 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     patches: Sequence[Float32 | None] | None = None
     tokens: Sequence[Float32] | None = None  # (n_i, H) each
     sources: Mapping[VectorKind, str] = {}  # the model that made each kind
-    lengths: Mapping[str, Sequence[TextLength]] = {}  # by model: each has its own tokenizer
+    lengths: Mapping[str, TextLengths] = {}  # by model: each has its own tokenizer
     limits: Mapping[str, int] = {}  # the token limit of each of those models
     failures: Mapping[int, VectordError] = {}  # by row, which has no meaning
 
@@ -478,7 +513,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
     kind: ScoreKind
     usage: Usage
     query: TextLength  # as read by the model
-    passages: Sequence[TextLength]
+    passages: TextLengths
     max_tokens: int  # of the model, for query and passage together if it reads pairs
     spans: Sequence[Span] | None = None  # the best chunk of each passage, if chunks were requested
 

@@ -24,7 +24,7 @@ from vectord.config import Config, ModelConfig
 from vectord.errors import ConfigError, InputTooLong
 from vectord.products.common.dialect import Incoming
 from vectord.products.vectord import DIALECT
-from vectord.schema import ChunkOptions, EmbedResult, Span, Sparse, TextLength, Usage
+from vectord.schema import ChunkOptions, EmbedResult, Span, Sparse, TextLength, TextLengths, Usage
 from vectord.server.results import result_headers
 
 TEXTS = ["a happy person", "", "word " * 400]
@@ -52,7 +52,7 @@ def test_a_reply_contains_the_vectors_of_the_result(tmp_path: Path, numbers: Num
     precision = precision_of(job)
     random = np.random.default_rng(0)
     dtype, low, high = RANGES.get(precision, RANGES["uint8"])
-    lengths = [TextLength(3, 3), TextLength(9, 5), TextLength(1, 1)]
+    lengths = TextLengths.of([TextLength(3, 3), TextLength(9, 5), TextLength(1, 1)])
     result = EmbedResult(
         model="m",
         fingerprint="f00d",
@@ -81,9 +81,9 @@ def test_a_reply_without_any_vector_has_its_reasons(tmp_path: Path) -> None:
     result = EmbedResult(
         model="m",
         fingerprint="f00d",
-        usage=Usage(lengths=[TextLength(9, 9)], characters=20),
+        usage=Usage(lengths=TextLengths([9]), characters=20),
         dense={"float": np.zeros((1, 8), np.float32)},
-        lengths={"m": [TextLength(9, 9)]},
+        lengths={"m": TextLengths([9])},
         failures={0: InputTooLong("{field} has {given} tokens.", field="inputs", index=0, limit=5, given=9)},
     )
     found = read_reply(reply_to(result, "float"), job_of("-", tmp_path / "out.parquet"), 1)

@@ -40,6 +40,7 @@ from vectord.schema import (
     Span,
     Sparse,
     TextLength,
+    TextLengths,
     Token,
     TokenizeRequest,
     TokenizeResult,
@@ -150,7 +151,7 @@ def usage(texts: Sequence[str], *, truncate: bool | None, field: str) -> Usage:
                 given=len(text),
             )
     lengths = [TextLength(len(text), min(len(text), MAX_CHARACTERS)) for text in texts]
-    return Usage(lengths=lengths, characters=sum(map(len, texts)))
+    return Usage(lengths=TextLengths.of(lengths), characters=sum(map(len, texts)))
 
 
 # --- answers --------------------------------------------------------------------------------------------------

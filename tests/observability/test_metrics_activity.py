@@ -13,7 +13,7 @@ from vectord.engine.events import RequestEnded
 from vectord.observability import metrics as module
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import RECENT, STEPS, FigurePart, Metrics
-from vectord.schema import Caller, TextLength, Timings
+from vectord.schema import Caller, TextLength, TextLengths, Timings
 
 
 def watched() -> Metrics:
@@ -43,7 +43,7 @@ def exchange(status: int = 200, error: str | None = None, dialect: str = "openai
 def test_a_model_has_sums_of_its_requests() -> None:
     """Requests, errors, tokens, texts, truncated texts, then answers by duration. An error without a model has none."""
     metrics = watched()
-    lengths = [TextLength(9, 4), TextLength(4, 4)]
+    lengths = TextLengths.of([TextLength(9, 4), TextLength(4, 4)])
     metrics.observe(answered(texts=2, tokens=8, lengths=lengths, timings=Timings(total_s=0.0012)))
     metrics.observe(answered(error="InputTooLong"))
     metrics.observe(answered(model="", error="ModelNotFound"))

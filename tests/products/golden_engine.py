@@ -53,6 +53,7 @@ from vectord.schema import (
     Sparse,
     Statistics,
     TextLength,
+    TextLengths,
     Timings,
     Token,
     TokenizeRequest,
@@ -186,7 +187,7 @@ class GoldenEngine:
                 return DecodeResult(model="served", texts=[" ".join(map(str, ids)) for ids in request.ids])
             case MultiRequest():
                 results = [self._result(one) for one in request.requests]
-                lengths = [length for result in results for length in result.usage.lengths]
+                lengths = TextLengths.join([result.usage.lengths for result in results])
                 used = Usage(lengths=lengths, characters=40, timings=_timings(len(lengths)), device="cpu")
                 return MultiResult(results=results, usage=used)
             case ListModels() | LoadModel() | UnloadModel():
@@ -213,7 +214,7 @@ class GoldenEngine:
         count = len(inputs)
         rows = {**DENSE, **({} if self._behaviour.vectors is None else {"float": self._behaviour.vectors})}
         dense = {name: rows[name][_turns(range(len(rows[name])), count)] for name in request.precisions}
-        lengths = [_length(one) for one in inputs]
+        lengths = TextLengths.of([_length(one) for one in inputs])
         sources = self._sources(request)
         multi = converted(_turns(COLBERT, count), request.colbert, query=request.text.is_query)
         return EmbedResult(
@@ -245,7 +246,7 @@ class GoldenEngine:
             kind="logit" if request.raw else "probability",
             usage=_usage([f"{_words_of(request.query)} {_words_of(passage)}" for passage in request.passages]),
             query=_length(request.query),
-            passages=[_length(passage) for passage in request.passages],
+            passages=TextLengths.of([_length(passage) for passage in request.passages]),
             max_tokens=512,
             spans=[Span(0, 1) for _ in request.passages] if request.chunks else None,
         )
@@ -278,7 +279,7 @@ def _length(one: Input) -> TextLength:
 
 
 def _usage(inputs: Sequence[Input]) -> Usage:
-    lengths = [_length(one) for one in inputs]
+    lengths = TextLengths.of([_length(one) for one in inputs])
     characters = sum(len(one) for one in inputs if not isinstance(one, Media))
     return Usage(lengths=lengths, characters=characters, timings=_timings(len(lengths)), device="cpu")
 
@@ -308,7 +309,7 @@ def _classified(request: ClassifyRequest) -> ClassifyResult:
     texts: Sequence[Any] = request.ids or request.inputs or ["a conversation"] * len(request.conversations)
     inputs = [" ".join(text) if isinstance(text, tuple) else text for text in texts]
     used = _usage(inputs)
-    counts = [length.kept for length in used.lengths] if request.each_token else []
+    counts = used.lengths.kept if request.each_token else []
     rows = LOGITS if request.raw else CLASSES
     scores = rows[_turns(range(2), sum(counts) or len(inputs))]
     kind = "logit" if request.raw else "probability"

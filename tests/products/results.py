@@ -19,6 +19,7 @@ from vectord.schema import (
     ModelList,
     RerankResult,
     TextLength,
+    TextLengths,
     Timings,
     Usage,
 )
@@ -62,7 +63,7 @@ def usage(lengths: Sequence[tuple[int, int]] = ((3, 3), (9, 4))) -> Usage:
     """lengths: tokens seen and kept of each text."""
     timings = Timings(tokenizing_s=0.0019 * len(lengths), waiting_s=0.0029999, computing_s=0.0351, total_s=1.2345)
     lengths_of = [TextLength(seen, kept) for seen, kept in lengths]
-    return Usage(lengths=lengths_of, characters=40, timings=timings, device="cpu")
+    return Usage(lengths=TextLengths.of(lengths_of), characters=40, timings=timings, device="cpu")
 
 
 def embed_result(vectors: np.ndarray = VECTORS, used: Usage | None = None) -> EmbedResult:
@@ -78,7 +79,7 @@ def rerank_result(*scores: float, **facts: Any) -> RerankResult:
         "kind": "logit",
         "usage": usage([(9, 9)] * len(scores)),
         "query": TextLength(2, 2),
-        "passages": [TextLength(7, 7)] * len(scores),
+        "passages": TextLengths([7] * len(scores)),
         "max_tokens": 512,
     }
     return RerankResult(**{**defaults, **facts})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.products.tei.usage import compute_headers
-from vectord.schema import Usage
+from vectord.schema import TextLengths, Usage
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ from vectord.schema import Usage
 )
 def test_the_compute_type_names_what_computed(device, compute_type):
     """TEI says gpu+optimized on every device. Absent if a handler class selects its device, and if nothing ran."""
-    counted = Usage(lengths=(), characters=0, device=device)
+    counted = Usage(lengths=TextLengths(), characters=0, device=device)
     assert compute_headers(counted).get("x-compute-type") == compute_type

@@ -29,13 +29,15 @@ from vectord.schema import (
     RemoveResult,
     Request,
     Result,
-    TextLength,
+    TextLengths,
     UnloadModel,
     Usage,
 )
 
 MODEL = "fake-model"
 FINGERPRINT = "0123456789abcdef"
+
+ONE_TEXT = TextLengths([3])
 
 
 class FakeEngine:
@@ -44,7 +46,7 @@ class FakeEngine:
     gate: while it is not set, requests wait. lengths: of the texts in each result.
     """
 
-    def __init__(self, lengths: Sequence[TextLength] = (TextLength(3, 3),), dimensions: int = 2) -> None:
+    def __init__(self, lengths: TextLengths = ONE_TEXT, dimensions: int = 2) -> None:
         self.callers: list[Caller] = []
         self.states = {MODEL: "ready"}
         self.starting = False

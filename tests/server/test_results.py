@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from vectord.schema import (
     Result,
     SimilarityResult,
     TextLength,
+    TextLengths,
     Timings,
     Token,
     TokenizeResult,
@@ -41,11 +41,11 @@ LENGTHS = {"x-vectord-tokens-seen", "x-vectord-tokens-kept", "x-vectord-truncate
 SIMILARITY = SimilarityResult(model="m", fingerprint="f00d", scores=np.zeros(1, np.float32), usage=usage([(3, 3)]))
 DOCUMENTS = DocumentsResult(model="m", fingerprint="f00d", documents=[], usage=usage([(3, 3)]))
 DURATION = re.compile(r"(\w+);dur=(\d+\.\d{3})")
-USED = Usage(lengths=[TextLength(1, 1)], characters=1)
+USED = Usage(lengths=TextLengths([1]), characters=1)
 
 
-def lengths_of(*lengths: tuple[int, int]) -> Sequence[TextLength]:
-    return [TextLength(seen, kept) for seen, kept in lengths]
+def lengths_of(*lengths: tuple[int, int]) -> TextLengths:
+    return TextLengths.of([TextLength(seen, kept) for seen, kept in lengths])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_truncated_query_is_reported() -> None:
 
 def test_lengths_are_summed_and_truncated_inputs_listed() -> None:
     lengths = [TextLength(5, 5), TextLength(9, 4), TextLength(3, 3, characters_cut=7)]
-    assert length_headers(lengths) == {
+    assert length_headers(TextLengths.of(lengths)) == {
         "x-vectord-tokens-seen": "17",
         "x-vectord-tokens-kept": "12",
         "x-vectord-truncated": "2",
@@ -102,8 +102,7 @@ def test_lengths_are_summed_and_truncated_inputs_listed() -> None:
 
 def test_tokens_are_summed_over_models() -> None:
     """An input that two models truncated counts once."""
-    one = [TextLength(5, 5), TextLength(9, 4), TextLength(9, 4)]
-    other = [TextLength(6, 2), TextLength(8, 4), TextLength(7, 7)]
+    one, other = lengths_of((5, 5), (9, 4), (9, 4)), lengths_of((6, 2), (8, 4), (7, 7))
     assert length_headers(one, other) == {
         "x-vectord-tokens-seen": "44",
         "x-vectord-tokens-kept": "26",
@@ -113,20 +112,20 @@ def test_tokens_are_summed_over_models() -> None:
 
 
 def test_ids_that_are_foreign_to_any_model_are_listed() -> None:
-    headers = length_headers([TextLength(5, 5), TextLength(5, 5)], [TextLength(5, 5), TextLength(5, 5, foreign=True)])
+    headers = length_headers(TextLengths([5, 5]), TextLengths.of([TextLength(5, 5), TextLength(5, 5, foreign=True)]))
     assert headers["x-vectord-foreign-ids"] == "1"
     assert headers["x-vectord-truncated"] == "0"
 
 
 def test_without_truncation_there_is_no_list() -> None:
-    headers = length_headers([TextLength(5, 5)])
+    headers = length_headers(TextLengths([5]))
     assert headers["x-vectord-truncated"] == "0"
     assert "x-vectord-truncated-inputs" not in headers
 
 
 def test_the_list_of_truncated_inputs_is_bounded() -> None:
     """The count is complete."""
-    headers = length_headers([TextLength(2, 1)] * 2048)
+    headers = length_headers(lengths_of(*[(2, 1)] * 2048))
     assert headers["x-vectord-truncated"] == "2048"
     assert headers["x-vectord-truncated-inputs"].count(",") == MAX_INDICES - 1
 

@@ -162,9 +162,7 @@ class EngineEmbedder:
         )
         result = await self._answer(request)
         assert isinstance(result, EmbedResult)
-        truncated = (
-            any(lengths[index].truncated for lengths in result.lengths.values()) for index in range(len(texts))
-        )
+        truncated = {index for lengths in result.lengths.values() for index in lengths.truncated}
         return TextVectors(
             space=result.fingerprint,
             dense=result.dense.get(self._precision),
@@ -172,7 +170,7 @@ class EngineEmbedder:
             colbert=result.colbert,
             muvera=result.muvera,
             tokens=result.usage.tokens,
-            cut=sum(truncated),
+            cut=len(truncated),
             failures={index: error_of_row(error) for index, error in result.failures.items()},
         )
 

@@ -165,10 +165,9 @@ class Engine:
             None if self._config.count_running_requests else lambda: len(self._embeds()[1]),
             exact=not self._config.count_running_requests,
         )
-        reranks = self._config.max_concurrent_reranks
-        self._rerank_admission = (
-            self._admission if reranks is None else Admission(reranks, self._config.queue_timeout_s, exact=True)
-        )
+        self._admissions = dict.fromkeys([work.operation for work in WORK.values()], self._admission)
+        if (reranks := self._config.max_concurrent_reranks) is not None:
+            self._admissions["rerank"] = Admission(reranks, self._config.queue_timeout_s, exact=True)
         self._cache = AnswerCache(self._config.cache_bytes, self._config.cache_texts)
         self._shared = None if store is None else SharedCache(store, store_secret)
         self._chat_templates = ChatTemplates()
@@ -210,15 +209,16 @@ class Engine:
 
     async def drain(self) -> None:
         """Refuse new requests; return when every accepted one has been answered."""
-        self._rerank_admission.refuse()
-        await self._admission.drain()
-        await self._rerank_admission.drain()
+        for admission in self._admissions.values():
+            admission.refuse()
+        for admission in self._admissions.values():
+            await admission.drain()
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Fail waiting requests with Unavailable, end the threads, close the backends. timeout_s: how long to wait for
         running forwards and compiling backends; a thread closes the others later."""
-        self._admission.refuse()
-        self._rerank_admission.refuse()
+        for admission in self._admissions.values():
+            admission.refuse()
         await self._pulls.close()
         await self._lifecycle.close(timeout_s)
         if self._shared is not None:
@@ -248,7 +248,7 @@ class Engine:
     def gauges(self) -> Gauges:
         """The present state, for a scrape of the metrics."""
         runners = self._runners()
-        admissions = {self._admission, self._rerank_admission}
+        admissions = set(self._admissions.values())
         queued: Counter[Lane] = Counter({"interactive": 0, "bulk": 0})
         for runner in runners:
             queued.update(runner.worker.queued_by_lane())
@@ -298,7 +298,7 @@ class Engine:
             return
         lane = caller.lane or "interactive"
         try:
-            self._admission_of(operation).check(caller.client)
+            self._admissions[operation].check(caller.client)
             able = [served for served in self._registry.models if served.failure is None]
             for served in able:  # one that can take another token is enough
                 if served.runner is None:
@@ -314,10 +314,6 @@ class Engine:
             self._observe(RequestEnded(caller=caller, operation=operation, error=type(busy).__name__))
             raise
 
-    def _admission_of(self, operation: str) -> Admission:
-        """Rerank requests may have places of their own."""
-        return self._rerank_admission if operation == "rerank" else self._admission
-
     async def _answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None) -> Result:
         if type(request) in WORK:
             model_request = cast("ModelRequest", request)
@@ -325,7 +321,7 @@ class Engine:
             if tokenized is not None:
                 task.tokenized = tokenized
                 task.started_s -= tokenized.seconds
-            admission = self._admission_of(WORK[type(request)].operation)
+            admission = self._admissions[WORK[type(request)].operation]
             try:
                 await admission.enter(caller.client, patient=isinstance(request, EmbedRequest) and request.waits)
             except BaseException as error:
@@ -370,7 +366,7 @@ class Engine:
         reranks = any(isinstance(part, RerankRequest) for part in request.requests)
         others = not all(isinstance(part, RerankRequest) for part in request.requests)
         # Always in this order, or two requests would wait for each other's place.
-        admissions = dict.fromkeys([self._admission] * others + [self._rerank_admission] * reranks)
+        admissions = dict.fromkeys([self._admission] * others + [self._admissions["rerank"]] * reranks)
         async with AsyncExitStack() as places:
             try:
                 check_multi(request, task)
@@ -562,7 +558,7 @@ class Engine:
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
             own_ids = isinstance(request, EmbedRequest | ClassifyRequest) and request.text.own_ids
-            if own_ids and any(length.foreign for length in usage.lengths):
+            if own_ids and any(length.foreign for length in usage.lengths.details.values()):
                 sender = (model, caller.client)
                 if sender not in self._foreign_senders and len(self._foreign_senders) < MAX_FOREIGN_SENDERS:
                     self._foreign_senders.add(sender)

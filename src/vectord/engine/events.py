@@ -6,12 +6,12 @@ same events, encoded (cluster/remote).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
-from vectord.schema import Caller, TextLength, Timings
+from vectord.schema import Caller, TextLengths, Timings
 
 NO_TIMINGS = Timings()
 
@@ -25,7 +25,7 @@ class RequestEnded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     error: str | None = None  # None: success; else a VectordError's class, Cancelled, or InternalError
     texts: int = 0
     tokens: int = 0
-    lengths: Sequence[TextLength] = ()
+    lengths: TextLengths = TextLengths()
     timings: Timings = NO_TIMINGS
 
 

@@ -771,7 +771,7 @@ def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedR
     truncated = [
         start + i
         for start, part in zip(starts, parts, strict=True)
-        for i in sorted({i for lengths in part.lengths.values() for i, one in enumerate(lengths) if one.truncated})
+        for i in sorted({i for lengths in part.lengths.values() for i in lengths.truncated})
     ]
     return Embeddings(
         model=parts[0].model,

@@ -173,7 +173,7 @@ class Activity:
             return
         sums[2] += event.tokens
         sums[3] += event.texts
-        sums[4] += sum([length.kept < length.seen or length.characters_cut > 0 for length in event.lengths])
+        sums[4] += len(event.lengths.truncated)
         sums[5 + bisect_left(SECONDS, event.timings.total_s)] += 1
 
     def sums(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ counts as truncated if any model truncated it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from vectord.observability.exchange import Steps
 from vectord.products.common.batches import BatchResult
@@ -23,6 +23,7 @@ from vectord.schema import (
     RerankResult,
     Result,
     TextLength,
+    TextLengths,
     Timings,
     TokenizeResult,
     Usage,
@@ -80,19 +81,19 @@ def result_headers(result: Result | BatchResult) -> dict[str, str]:
     return headers
 
 
-def length_headers(*by_model: Sequence[TextLength], query: TextLength = NO_LENGTH) -> dict[str, str]:
+def length_headers(*by_model: TextLengths, query: TextLength = NO_LENGTH) -> dict[str, str]:
     """by_model: for each model, the lengths of all inputs; query: of a query that is not part of every pair."""
-    seen, kept = query.seen, query.kept
+    kept, cut = query.kept, query.seen - query.kept
     truncated, foreign = set[int](), set[int]()
     for lengths in by_model:
-        for index, length in enumerate(lengths):
-            seen += length.seen
-            kept += length.kept
-            if length.kept < length.seen or length.characters_cut:
+        kept += sum(lengths.kept)
+        for index, length in lengths.details.items():
+            cut += length.seen - length.kept
+            if length.truncated:
                 truncated.add(index)
             if length.foreign:
                 foreign.add(index)
-    headers = {TOKENS_SEEN: str(seen), TOKENS_KEPT: str(kept), TRUNCATED: str(len(truncated))}
+    headers = {TOKENS_SEEN: str(kept + cut), TOKENS_KEPT: str(kept), TRUNCATED: str(len(truncated))}
     for name, indices in ((TRUNCATED_INPUTS, truncated), (FOREIGN_IDS, foreign)):
         if indices:
             headers[name] = ",".join(map(str, sorted(indices)[:MAX_INDICES]))

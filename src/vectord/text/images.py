@@ -23,7 +23,7 @@ import numpy as np
 
 from vectord.checkpoints.spec import ImageProcessor
 from vectord.errors import InvalidField, ModelCannot, installing
-from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextOptions
+from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextLengths, TextOptions
 from vectord.text.pdf import page_image
 from vectord.text.pdf_process import DPI
 from vectord.text.planes import free_size, patch_coordinates, windows_of
@@ -127,7 +127,7 @@ class ImageEncoder:
             features=features,
             coordinates=grid.coordinates,
             digests=[digest],
-            lengths=[TextLength(rows, rows, images=(facts,), image_tokens=rows)],
+            lengths=TextLengths.of([TextLength(rows, rows, images=(facts,), image_tokens=rows)]),
             indexes=[index],
         )
 

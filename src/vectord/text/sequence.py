@@ -14,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from vectord.schema import ChunkOptions, Features, Float32, Input, Int32, Item, Span, TextLength, TextOptions, Token
+from vectord.schema import (
+    ChunkOptions,
+    Features,
+    Float32,
+    Input,
+    Int32,
+    Item,
+    Span,
+    TextLength,
+    TextLengths,
+    TextOptions,
+    Token,
+)
 
 T = TypeVar("T")
 N = TypeVar("N", bound=np.generic)
@@ -60,7 +72,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     features: Features | None = None
     coordinates: Int32 | None = None  # (T, P) see PackedTexts; None: all 0
     # Facts for the request, which the queue does not need: empty in a selection.
-    lengths: Sequence[TextLength] = ()  # see TokenSequence
+    lengths: TextLengths = TextLengths()  # see TokenSequence
     indexes: Sequence[int] = ()  # the place of each text's input in the request
     rows: Sequence[Int32 | None] = ()  # see TokenSequence; empty: all rows of all texts
     parts: Sequence[tuple[TextLength, ...]] = ()  # of pairs
@@ -95,7 +107,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             pooled=pooled,
             keys=keys,
             prefix=prefix,
-            lengths=[one.length for one in sequences],
+            lengths=TextLengths.of([one.length for one in sequences]),
             indexes=[one.index for one in sequences],
             coordinates=_joined_rows([one.coordinates for one in sequences], counts),
             rows=[one.rows for one in sequences] if any(one.rows is not None for one in sequences) else (),
@@ -127,7 +139,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             adapter=parts[0].adapter,
             features=features,
             coordinates=coordinates,
-            lengths=[*chain.from_iterable(part.lengths for part in parts)],
+            lengths=TextLengths.join([part.lengths for part in parts]),
             indexes=[*chain.from_iterable(part.indexes for part in parts)],
             rows=_joined([part.rows for part in parts], parts, None),
             parts=_joined([part.parts for part in parts], parts, ()),

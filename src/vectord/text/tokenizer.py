@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable, Untokenizable
-from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Float32, InputKind, Int32, Span, TextLength, TextLengths, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
 from vectord.text.interleaved import InterleavedEncoder
@@ -42,7 +42,9 @@ class TokenIds(NamedTuple):
 
     ids: Sequence[int] | Int32
     types: Sequence[int] | Int32 | None  # None: all 0
-    length: TextLength
+    seen: int  # this and the others: see TextLength
+    characters_cut: int = 0
+    foreign: bool = False
 
 
 class TextEncoder:
@@ -102,7 +104,11 @@ class TextEncoder:
         adapter = 0
         if self._spec.adapters:
             adapter = find_adapter(self._spec.adapters, request.options, self._spec.default_adapter)
-        texts = self._read(request, part)
+        indexes = range(len(request.inputs)) if part is None else part
+        if self._interleaved is None or self._interleaved.reads_pairs != (request.query is not None):
+            texts = self._read_words(request, indexes)
+        else:
+            texts = self._read_mixed(request, indexes, self._interleaved)
         if self._unscored_id is not None:
             texts = Texts.of([_before(sequence, self._unscored_id) for sequence in texts])
         if self._first_end is not None and np.count_nonzero(texts.ids == self._first_end) > len(texts):
@@ -111,10 +117,8 @@ class TextEncoder:
             texts = _filled(texts, *self._spec.filling)
         return replace(texts, adapter=adapter) if adapter else texts
 
-    def _read(self, request: ReadRequest, part: range | None) -> Texts:
-        indexes, own = range(len(request.inputs)) if part is None else part, self._interleaved
-        if own is None or own.reads_pairs != (request.query is not None):
-            return self._read_words(request, indexes)
+    def _read_mixed(self, request: ReadRequest, indexes: Sequence[int], own: InterleavedEncoder) -> Texts:
+        """own: reads some of the inputs, or all."""
         runs = [(reads, list(run)) for reads, run in groupby(indexes, key=lambda i: own.reads(request.inputs[i]))]
         if not any(reads for reads, _ in runs):
             return self._read_words(request, indexes)
@@ -195,7 +199,7 @@ class TextEncoder:
     ) -> TokenIds:
         ids = self._plain.check_ids(value, index)
         kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
-        return TokenIds(kept, None, TextLength(len(ids), len(kept), foreign=foreign))
+        return TokenIds(kept, None, len(ids), foreign=foreign)
 
     def _fit(
         self,
@@ -220,11 +224,12 @@ class TextEncoder:
             ids = fit_tokens(whole, specials, limit, source.index)
             if types is not None:
                 types = fit_tokens(np.array(types, np.int32), specials, limit, source.index)
-        return TokenIds(ids, types, TextLength(seen, len(ids), source.characters_cut, source.foreign))
+        return TokenIds(ids, types, seen, source.characters_cut, source.foreign)
 
     def _joined(self, read: Sequence[TokenIds], indexes: Sequence[int]) -> Texts:
         """Raises Untokenizable for the first text with unknown ids."""
-        stops = [*accumulate([len(one.ids) for one in read], initial=0)]
+        kept = [len(one.ids) for one in read]
+        stops = [*accumulate(kept, initial=0)]
         if any(isinstance(one.ids, np.ndarray) for one in read):  # iterating over one takes 0.2 us a token
             ids = np.concatenate([one.ids for one in read], dtype=np.int32, casting="unsafe")
         else:
@@ -238,13 +243,18 @@ class TextEncoder:
         if self._frame.has_type_ids:
             types = (np.zeros(len(one.ids), np.int32) if one.types is None else one.types for one in read)
             type_ids = np.fromiter(chain.from_iterable(types), np.int32, stops[-1])
+        details = {
+            place: TextLength(one.seen, kept[place], one.characters_cut, one.foreign)
+            for place, one in enumerate(read)
+            if one.seen != kept[place] or one.characters_cut or one.foreign
+        }
         return Texts(
             ids=ids,
             cu_seqlens=np.array(stops, np.int32),
             type_ids=type_ids,
-            lengths=[one.length for one in read],
+            lengths=TextLengths(kept, details),
             indexes=indexes,
-            rows=[np.arange(1, len(one.ids), dtype=np.int32) for one in read] if self._drops_first else (),
+            rows=[np.arange(1, size, dtype=np.int32) for size in kept] if self._drops_first else (),
         )
 
     def _prompt(self, options: TextOptions) -> str:

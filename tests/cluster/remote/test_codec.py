@@ -26,9 +26,9 @@ from vectord.cluster.remote.codec import (
     encode_value,
 )
 from vectord.errors import InvalidField, Untokenizable, VectordError
-from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, Result, Usage
+from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, Result, TextLengths, Usage
 
-USED = Usage(lengths=[], characters=0)
+USED = Usage(lengths=TextLengths(), characters=0)
 
 
 def received(content: list[Buffer]) -> tuple[bytes, bytearray]:

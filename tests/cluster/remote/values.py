@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as numbers
 
 from vectord import errors
 from vectord.errors import VectordError
-from vectord.schema import ChunkedDocument, EmbedResult, ModelInfo, MultiVectorOptions, Muvera, Precision
+from vectord.schema import ChunkedDocument, EmbedResult, ModelInfo, MultiVectorOptions, Muvera, Precision, TextLengths
 
 ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, VectordError)]
 DTYPES = ("<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "|i1", "|u1", "|b1")
@@ -61,6 +61,7 @@ def of_hints(kind: type[msgspec.Struct], **fields: st.SearchStrategy[Any]) -> st
     return st.builds(kind, **({name: st.from_type(hints[name]) for name in kind.__struct_fields__} | fields))
 
 
+st.register_type_strategy(TextLengths, of_hints(TextLengths))  # before those that have them
 VECTORS = st.dictionaries(st.sampled_from(get_args(Precision)), arrays())  # hypothesis makes none of np.generic
 ROWS = st.none() | st.lists(arrays(), max_size=4)
 st.register_type_strategy(EmbedResult, of_hints(EmbedResult, dense=VECTORS, colbert=ROWS))

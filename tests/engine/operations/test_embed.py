@@ -53,7 +53,7 @@ from vectord.schema import (
     EmbedRequest,
     RerankRequest,
     SimilarityRequest,
-    TextLength,
+    TextLengths,
     TextOptions,
 )
 
@@ -470,7 +470,7 @@ async def test_a_rejected_input_has_length_zero():
     async with serving_one(spec(("dense",))) as (engine, backend):
         backend.poison = ord("!")
         result = await engine.answer(some("ab", TOO_LONG, "no!"), ANYONE)
-    assert result.usage.lengths == result.lengths["m0"] == [TextLength(2, 2), TextLength(0, 0), TextLength(3, 3)]
+    assert result.usage.lengths == result.lengths["m0"] == TextLengths([2, 0, 3])
     assert result.usage.tokens == 5
 
 

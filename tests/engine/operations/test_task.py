@@ -35,7 +35,7 @@ from vectord.engine.operations.task import (
 )
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, InputTooLong, Unavailable, Untokenizable, VectordError
-from vectord.schema import Caller, Media, TextLength, TextOptions, Usage
+from vectord.schema import Caller, Media, TextLength, TextLengths, TextOptions, Usage
 from vectord.text.sequence import ReadRequest, Texts
 from vectord.text.truncation import PIECE_CHARACTERS
 
@@ -181,7 +181,9 @@ def test_an_error_about_a_single_text_has_no_index():
 
 def test_all_tokens_that_ran_are_billed():
     """Those of a second model or of a query too."""
-    assert Usage(lengths=[TextLength(5, 3), TextLength(2, 2)], characters=9, further_tokens=4).tokens == 9
+    assert (
+        Usage(lengths=TextLengths.of([TextLength(5, 3), TextLength(2, 2)]), characters=9, further_tokens=4).tokens == 9
+    )
 
 
 @pytest.fixture
@@ -332,14 +334,14 @@ async def test_the_tokens_of_a_text_of_any_length_are_counted(make: Callable[[],
     encoder = make_encoder(tmp_path, make(), max_tokens=64)
     texts = ["a", " ".join(varied_texts(700, longest=60))]
     assert len(texts[1]) > 3 * PIECE_CHARACTERS
-    lengths = [sequence.length for sequence in read(encoder, texts)]
+    lengths = TextLengths.of([sequence.length for sequence in read(encoder, texts)])
     assert lengths[1].characters_cut
     runner = cast("ModelRunner", SimpleNamespace(tokenizer=encoder))
     with closing(EncoderPool(2)) as pool:
         task = Task(Caller(), pool, cast("UseModel", None), 10)
         frame = lengths[0].seen - len(encoder._plain.content("a"))
         want = TextLength(len(encoder._plain.content(texts[1])) + frame, 64)
-        assert await task.whole_lengths(runner, texts, lengths) == [lengths[0], want]
+        assert await task.whole_lengths(runner, texts, lengths) == TextLengths.of([lengths[0], want])
         with pytest.raises(Untokenizable) as caught:
             await task.whole_lengths(runner, [texts[0], texts[1][:-1] + "\ud800"], lengths)
     assert caught.value.index == 1

@@ -19,7 +19,7 @@ from tests.server.live import Reply
 from vectord.config import ServerConfig
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Rate, load_dialects
-from vectord.schema import TextLength
+from vectord.schema import TextLength, TextLengths
 from vectord.server.admission.buckets import Draw, LocalBuckets
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
@@ -244,7 +244,7 @@ async def test_a_keys_requests(tmp_path: Path, stopped: Callable[[float], None])
 
 async def test_a_keys_tokens(tmp_path: Path, stopped: Callable[[float], None]) -> None:
     """A request within the quota is answered completely; the key then waits until its debt is repaid."""
-    engine = FakeEngine([TextLength(300, 250)])
+    engine = FakeEngine(TextLengths.of([TextLength(300, 250)]))
     server = Server(
         EMBED, engine=engine, api_keys_file=keys_file(tmp_path, entry("team", "secret", tokens_per_minute=100))
     )

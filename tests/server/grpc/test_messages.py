@@ -17,6 +17,7 @@ from vectord.schema import (
     ListModels,
     RerankRequest,
     Sparse,
+    TextLengths,
     TextOptions,
     Timings,
     Token,
@@ -318,6 +319,6 @@ def test_info(facts, model_type):
 
 def test_figures_fit_their_fields():
     """A long query counts once per text, which can exceed 32 bits."""
-    used = Usage(lengths=(), characters=2**40, further_tokens=2**40, timings=Timings())
+    used = Usage(lengths=TextLengths(), characters=2**40, further_tokens=2**40, timings=Timings())
     shown = messages.metadata(used)
     assert (shown.compute_chars, shown.compute_tokens) == (2**32 - 1, 2**32 - 1)

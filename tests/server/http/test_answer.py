@@ -26,7 +26,7 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Result,
-    TextLength,
+    TextLengths,
     Usage,
 )
 from vectord.server.http.answer import (
@@ -43,7 +43,7 @@ from vectord.server.results import (
     SMALL_NUMBERS,
 )
 
-USED = Usage(lengths=[TextLength(1, 1)], characters=1)
+USED = Usage(lengths=TextLengths([1]), characters=1)
 
 
 # --- rendering -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from vectord.errors import EmptyInput, InputTooLong, Overloaded, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Call, Dialect, Incoming, load_dialects
-from vectord.schema import Caller, EmbedRequest, Request, TextLength
+from vectord.schema import Caller, EmbedRequest, Request, TextLength, TextLengths
 from vectord.server import pipeline
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import new_key
@@ -405,7 +405,9 @@ async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCapt
     """With id, route, status, time, model and tokens."""
     with caplog.at_level(logging.INFO):
         await ask(
-            {"input": "zqsecret"}, headers={"authorization": "Bearer zqkey"}, engine=FakeEngine([TextLength(9, 4)])
+            {"input": "zqsecret"},
+            headers={"authorization": "Bearer zqkey"},
+            engine=FakeEngine(TextLengths.of([TextLength(9, 4)])),
         )
     (record,) = [record for record in caplog.records if record.name == "vectord.requests"]
     fields: dict[str, Any] = record.fields  # type: ignore[attr-defined]

@@ -27,6 +27,7 @@ from vectord.schema import (
     Precision,
     Span,
     TextLength,
+    TextLengths,
 )
 from vectord.text.sequence import Chunk, ReadRequest
 
@@ -50,7 +51,7 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
             texts = await task.read(runner, late)
             ran = await task.run(runner, texts, DENSE)
             owners = texts.indexes
-            further_tokens = len(texts.ids) - sum(length.kept for length in texts.lengths)
+            further_tokens = len(texts.ids) - sum(texts.lengths.kept)
         else:
             parts = [request.documents[i][one.start : one.stop] for i, chunks in enumerate(chunked) for one in chunks]
             with placing_errors(owners=owners):
@@ -74,8 +75,7 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
 def _only_spans(
     served: ServedModel, name: str, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
 ) -> DocumentsResult:
-    tokens = (sum(chunk.tokens for chunk in chunks) for chunks in chunked)
-    lengths = [TextLength(seen=count, kept=count) for count in tokens]
+    lengths = TextLengths([sum(chunk.tokens for chunk in chunks) for chunks in chunked])
     return DocumentsResult(
         model=name,
         fingerprint=space_of(served, request.dimensions, request.normalize),
@@ -125,7 +125,7 @@ def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task
             done = span.stop
 
 
-def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) -> list[TextLength]:
+def _sums(owners: Sequence[int], lengths: TextLengths, documents: int) -> TextLengths:
     """The length of each document: the sum of its pieces, overlaps counted each time. owners: the document of each
     piece."""
     sums = [TextLength(0, 0)] * documents
@@ -136,7 +136,7 @@ def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) 
             kept=so_far.kept + piece.kept,
             characters_cut=so_far.characters_cut + piece.characters_cut,
         )
-    return sums
+    return TextLengths.of(sums)
 
 
 def _documents(

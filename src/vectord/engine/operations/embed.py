@@ -38,6 +38,7 @@ from vectord.schema import (
     SimilarityResult,
     Sparse,
     TextLength,
+    TextLengths,
     TextOptions,
     VectorKind,
 )
@@ -68,7 +69,7 @@ async def _embed(
 ) -> EmbedResult:
     space = space_of(target, request.dimensions, request.normalize)
     if not request.outputs:
-        usage = usage_of(task, (), request.inputs, NOTHING_RAN)
+        usage = usage_of(task, TextLengths(), request.inputs, NOTHING_RAN)
         return EmbedResult(model=target.name, fingerprint=space, usage=usage)
     work = [vectors_by(served, kinds, request, task, shown=True) for served, kinds in parts]
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
@@ -89,7 +90,7 @@ async def _embed(
             first.lengths,
             request.inputs,
             first.ran,
-            further_tokens=sum(length.kept for vectors in others for length in vectors.lengths),
+            further_tokens=sum(sum(vectors.lengths.kept) for vectors in others),
         ),
         sources=sources,
         lengths={name: vectors.lengths for name, vectors in made.items()},
@@ -240,7 +241,7 @@ async def _with_images(
             lengths[place] = vectors.lengths[i]
         failures |= {places[i]: error.at(index=places[i]) for i, error in vectors.ran.failures.items()}
     ran = RunResult({"dense": rows}, failures, device=made[0].ran.device)
-    return ModelVectors(served.spec, ran, lengths, None)
+    return ModelVectors(served.spec, ran, TextLengths.of(lengths), None)
 
 
 async def _finish(
@@ -274,7 +275,7 @@ MAX_HELD_NUMBERS = 2**27  # of the token vectors that scores are computed from: 
 class ModelVectors(msgspec.Struct, frozen=True):
     spec: ModelSpec
     ran: RunResult
-    lengths: Sequence[TextLength]
+    lengths: TextLengths
     colbert: Sequence[Float32] | None  # of the tokens that count
     patches: Sequence[Float32 | None] = ()  # of their rows, as EmbedResult's
 
@@ -305,7 +306,7 @@ async def vectors_of(
     else:
         ran = await task.run(runner, texts, kinds)
     colbert = await _colbert(runner.spec, ran.each("colbert"), texts, options) if "colbert" in kinds else None
-    return ModelVectors(runner.spec, ran, lengths, colbert, texts.boxes or [None] * len(lengths))
+    return ModelVectors(runner.spec, ran, lengths, colbert, texts.boxes or [None] * len(inputs))
 
 
 async def _partial_vectors(
@@ -334,9 +335,10 @@ async def _partial_vectors(
     for i, error in ran.failures.items():
         failures[texts.indexes[i]] = error.at(field="inputs", index=texts.indexes[i])
     answered = [i for i in range(len(texts)) if i not in ran.failures]
-    lengths = [TextLength(0, 0)] * count
-    for index, length in zip(texts.indexes, texts.lengths, strict=True):
-        lengths[index] = length
+    lengths = texts.lengths
+    if len(texts) < count:
+        known = dict(zip(texts.indexes, texts.lengths, strict=True))
+        lengths = TextLengths.of([known.get(index, TextLength(0, 0)) for index in range(count)])
     answers: dict[AnswerKind, Float32 | list[Any]] = {kind: _no_vectors(spec, kind, count) for kind in kinds}
     for kind in kinds if answered else ():
         each = ran.each(kind)

@@ -17,7 +17,7 @@ from vectord.schema import (
     Lane,
     MultiRequest,
     RerankRequest,
-    TextLength,
+    TextLengths,
     Timings,
     Usage,
 )
@@ -80,9 +80,8 @@ def lane_of(request: MultiRequest) -> Lane | None:
 
 def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
     """The usage of all parts, with their lengths in order. started_s: of the request, on the clock of Task."""
-    lengths: list[TextLength] = [length for usage in usages for length in usage.lengths]
     return Usage(
-        lengths=lengths,
+        lengths=TextLengths.join([usage.lengths for usage in usages]),
         characters=sum(usage.characters for usage in usages),
         timings=Timings(
             total_s=time.perf_counter() - started_s,

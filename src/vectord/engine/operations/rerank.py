@@ -40,6 +40,7 @@ from vectord.schema import (
     ScoreKind,
     Span,
     TextLength,
+    TextLengths,
     VectorKind,
     best_first,
 )
@@ -80,8 +81,8 @@ class Scored(msgspec.Struct, frozen=True):
     kind: ScoreKind
     ran: RunResult
     query: TextLength
-    pieces: Sequence[TextLength]
-    read: Sequence[TextLength]  # the tokens that the model read, for usage
+    pieces: TextLengths
+    read: TextLengths  # the tokens that the model read, for usage
     further_tokens: int = 0
 
 
@@ -108,7 +109,7 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
         else:
             scored = await _by_vectors(served, method, read_request, pieces, task)
     best = pieces.best(scored.scores, scored.logits)
-    read = list(scored.read)
+    read = [*scored.read]
     last = {owner: place for place, owner in enumerate(pieces.owners)}  # each passage's last piece
     for cut, place in zip(cuts, last.values(), strict=True):
         read[place] = cut.whole(read[place])
@@ -119,10 +120,14 @@ async def rerank(target: ModelOrComposite, request: RerankRequest, task: Task) -
         logits=None if scored.logits is None else scored.logits[best],
         kind=scored.kind,
         usage=usage_of(
-            task, read, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
+            task,
+            TextLengths.of(read),
+            [request.query, *request.passages],
+            scored.ran,
+            further_tokens=scored.further_tokens,
         ),
         query=query_cut.whole(scored.query),
-        passages=[cut.whole(scored.pieces[place]) for cut, place in zip(cuts, best, strict=True)],
+        passages=TextLengths.of([cut.whole(scored.pieces[place]) for cut, place in zip(cuts, best, strict=True)]),
         max_tokens=served.spec.max_tokens,
         spans=[pieces.spans[place] for place in best] if request.chunks is not None else None,
     )
@@ -206,17 +211,17 @@ async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces
         texts = await task.read(runner, read)
         prefix = _shared_prefix(runner, texts)
         ran = await task.run(runner, replace(texts, prefix=prefix) if prefix else texts, SCORES)
-        lengths = [passage for parts in texts.parts for passage in parts[1:]]
+        lengths = TextLengths.of([passage for parts in texts.parts for passage in parts[1:]])
         if request.text.count_all:
             lengths = await task.whole_lengths(runner, pieces.texts, lengths)
     query = texts.parts[0][0]
     if request.text.count_all:
         with placing_errors("query"):
-            (query,) = await task.whole_lengths(runner, [question], [query])
+            (query,) = await task.whole_lengths(runner, [question], TextLengths.of([query]))
     if runner.spec.listwise is not None:
         states = np.split(ran.rows("scores"), np.cumsum(texts.all_pooled)[:-1])
         scores = await compute(sum(part.size for part in states), partial(postprocess.list_scores, states))
-        around = len(texts.ids) - sum(passage.kept for passage in lengths)
+        around = len(texts.ids) - sum(lengths.kept)
         return Scored(scores, None, "cosine", ran, query, lengths, lengths, further_tokens=around)
     logits = _logits(runner.spec, ran.rows("scores"))
     scores, kind = _activated(runner.spec, logits, request.raw)

@@ -23,7 +23,7 @@ from vectord.engine.models.registry import UseModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
-from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, Timings, Usage
+from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, TextLengths, Timings, Usage
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
@@ -161,11 +161,12 @@ class Task(msgspec.Struct):
         return encoded
 
     async def whole_lengths(
-        self, runner: ModelRunner, inputs: Sequence[TextOrPair], lengths: Sequence[TextLength]
-    ) -> list[TextLength]:
+        self, runner: ModelRunner, inputs: Sequence[TextOrPair], lengths: TextLengths
+    ) -> TextLengths:
         """`lengths` with the tokens of characters that were cut before the texts were tokenized."""
-        whole = list(lengths)
-        for index, (text, length) in enumerate(zip(inputs, lengths, strict=True)):
+        whole = dict(lengths.details)
+        for index, length in lengths.details.items():
+            text = inputs[index]
             if not length.characters_cut or not isinstance(text, str):
                 continue
             kept = len(text) - length.characters_cut
@@ -177,7 +178,7 @@ class Task(msgspec.Struct):
             except VectordError as error:
                 raise error.at(index=index) from error.__cause__
             whole[index] = TextLength(length.seen + sum(tokens) - kept_tokens, length.kept)
-        return whole
+        return replace(lengths, details=whole)
 
     async def chunk(
         self, runner: ModelRunner, texts: Sequence[str], how: ChunkOptions | Sequence[Sequence[Span]]
@@ -257,7 +258,7 @@ async def joined(parts: Sequence[Texts]) -> Texts:
 
 
 def usage_of(
-    task: Task, lengths: Sequence[TextLength], inputs: Sequence[TextOrPair], ran: RunResult, *, further_tokens: int = 0
+    task: Task, lengths: TextLengths, inputs: Sequence[TextOrPair], ran: RunResult, *, further_tokens: int = 0
 ) -> Usage:
     """The request's tokens, characters and times up to now. inputs: as the client sent them."""
     ran_any = task.forwards_s[1] >= task.forwards_s[0]

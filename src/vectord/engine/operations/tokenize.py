@@ -7,7 +7,7 @@ import time
 from vectord.engine.models.registry import ModelOrComposite
 from vectord.engine.operations.task import Task, characters, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN
-from vectord.schema import DecodeRequest, DecodeResult, TextLength, TokenizeRequest, TokenizeResult
+from vectord.schema import DecodeRequest, DecodeResult, TextLengths, TokenizeRequest, TokenizeResult
 
 
 async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Task) -> TokenizeResult:
@@ -22,8 +22,7 @@ async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Tas
             ),
         )
         task.tokenized_s = time.perf_counter() - began_s
-    lengths = [TextLength(seen=len(row), kept=len(row)) for row in tokens]
-    usage = usage_of(task, lengths, request.inputs, NOTHING_RAN)
+    usage = usage_of(task, TextLengths([*map(len, tokens)]), request.inputs, NOTHING_RAN)
     return TokenizeResult(model=target.name, tokens=tokens, usage=usage, max_input_tokens=target.lead.spec.max_tokens)
 
 

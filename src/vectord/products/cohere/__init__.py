@@ -36,7 +36,7 @@ from vectord.schema import (
     Input,
     RerankRequest,
     RerankResult,
-    TextLength,
+    TextLengths,
     TextOptions,
     TokenizeRequest,
     TokenizeResult,
@@ -199,7 +199,7 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
 
     def render(result: EmbedResult) -> Rendered:
         rows, usage = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}, result.usage
-        images = [asdict(image) for length in usage.lengths for image in length.images]
+        images = [asdict(image) for length in usage.lengths.details.values() for image in length.images]
         billed = {"images": len(images), "image_tokens": usage.image_tokens} if images else {}
         return json_answer(
             id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
@@ -342,7 +342,7 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     )
 
     def render(result: RerankResult) -> Rendered:
-        warnings = _truncated("query", [result.query]) + _truncated("documents", result.passages)
+        warnings = _truncated("query", TextLengths.of([result.query])) + _truncated("documents", result.passages)
         return json_answer(
             id=str(uuid.uuid4()),
             object="rerank",
@@ -450,10 +450,10 @@ def _meta(version: Version, usage: Usage | None = None, warnings: Sequence[str] 
     return meta
 
 
-def _truncated(field: str, lengths: Sequence[TextLength]) -> list[str]:
+def _truncated(field: str, lengths: TextLengths) -> list[str]:
     """A warning with the indices of truncated texts; none if there are none."""
-    indices = [str(index) for index, length in enumerate(lengths) if length.truncated]
-    return [f"`{field}` truncated: {', '.join(indices)}."] if indices else []
+    indices = ", ".join(map(str, lengths.truncated))
+    return [f"`{field}` truncated: {indices}."] if indices else []
 
 
 DIALECT = Dialect(name="cohere", title="Cohere", routes=tuple(ROUTES), render_error=render_message("message", ERRORS))

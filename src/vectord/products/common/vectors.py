@@ -65,7 +65,7 @@ def token_usage(usage: Usage) -> dict[str, Any]:
     """`prompt_tokens` and `total_tokens`, and the indices of truncated inputs if there are any."""
     tokens = usage.tokens
     shown: dict[str, Any] = {"prompt_tokens": tokens, "total_tokens": tokens}
-    truncated = [index for index, length in enumerate(usage.lengths) if length.truncated]
+    truncated = usage.lengths.truncated
     if truncated:
         shown["truncated_inputs"] = truncated
     return shown

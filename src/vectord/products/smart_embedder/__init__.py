@@ -323,8 +323,9 @@ def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> 
 def _embed_warnings(result: EmbedResult) -> Iterator[dict[str, Any]]:
     for index in range(len(result.usage.lengths)):
         for model, lengths in result.lengths.items():
-            if lengths[index].truncated:
-                yield _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
+            length = lengths.details.get(index)
+            if length is not None and length.truncated:
+                yield _warning("input_truncated", "sentences", index, model, length, result.limits[model])
 
 
 def _vectors(result: EmbedResult, index: int, as_lists: bool) -> dict[str, Any]:
@@ -413,9 +414,9 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
     if result.query.truncated:
         yield _warning("query_truncated", "query", None, result.model, result.query, result.query.kept)
-    for index, length in enumerate(result.passages):
-        if length.truncated:
-            yield _warning("passage_truncated", "passages", index, result.model, length, length.kept)
+    for index in result.passages.truncated:
+        length = result.passages[index]
+        yield _warning("passage_truncated", "passages", index, result.model, length, length.kept)
 
 
 # --- statistics -----------------------------------------------------------------------------------------------

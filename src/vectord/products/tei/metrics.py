@@ -77,8 +77,8 @@ class TeiMetrics(MetricFamilies):
         self.success.add(1, method)
         (self.pairs_success if predicts else self.texts_success).add(event.texts)
         self._request.observe(event.timings, self._predict if predicts else self._embed, event.texts)
-        for length in event.lengths:
-            self._lengths.observe(length.kept)
+        for tokens in event.lengths.kept:
+            self._lengths.observe(tokens)
 
     def batch_ran(self, event: BatchRan) -> None:
         self.batch_texts.observe(event.texts)

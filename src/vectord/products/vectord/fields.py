@@ -1,7 +1,7 @@
 """The errors of vectord's own API, and what the bodies and responses of its routes share."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -21,7 +21,7 @@ from vectord.schema import (
     RerankResult,
     Side,
     SimilarityResult,
-    TextLength,
+    TextLengths,
     TextOptions,
     Usage,
 )
@@ -166,12 +166,12 @@ def usage_answer(usage: Usage) -> dict[str, Any]:
     }
 
 
-def truncated(lengths: Mapping[str, Sequence[TextLength]], limits: Mapping[str, int], index: int) -> dict[str, Any]:
+def truncated(lengths: Mapping[str, TextLengths], limits: Mapping[str, int], index: int) -> dict[str, Any]:
     """`truncated` if a model did not read the whole text, else nothing."""
     cuts = []
     for model, texts in lengths.items():
-        length = texts[index]
-        if length.truncated:
+        length = texts.details.get(index)
+        if length is not None and length.truncated:
             cut = {"model": model, "seen": length.seen, "kept": length.kept}
             if model in limits:
                 cut["max_tokens"] = limits[model]

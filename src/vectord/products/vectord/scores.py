@@ -142,9 +142,8 @@ def _warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
 
     if result.query.truncated:
         yield {"type": "query_truncated", **cut(result.query)}
-    for index, passage in enumerate(result.passages):
-        if passage.truncated:
-            yield {"type": "passage_truncated", "index": index, **cut(passage)}
+    for index in result.passages.truncated:
+        yield {"type": "passage_truncated", "index": index, **cut(result.passages[index])}
 
 
 class ClassifyBody(TextFields, kw_only=True):

@@ -357,8 +357,8 @@ def _late_chunks(body: EmbeddingBody, incoming: Incoming, given: _Given, size: i
     def render(result: DocumentsResult) -> Rendered:
         data = [
             {"index": index, "object": "embedding", "embedding": document.vectors["float"]}
-            | {"late_chunking": _ranges(document.chunks, size, length.kept)}
-            for index, (document, length) in enumerate(zip(result.documents, result.usage.lengths, strict=True))
+            | {"late_chunking": _ranges(document.chunks, size, tokens)}
+            for index, (document, tokens) in enumerate(zip(result.documents, result.usage.lengths.kept, strict=True))
         ]
         return _listed("embd", body, result.model, data, result.usage)
 

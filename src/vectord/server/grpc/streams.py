@@ -15,7 +15,7 @@ import numpy as np
 
 from vectord.budget import Budget
 from vectord.errors import EmptyInput, PayloadTooLarge
-from vectord.schema import RerankRequest, RerankResult, Timings, Usage
+from vectord.schema import RerankRequest, RerankResult, TextLengths, Timings, Usage
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.messages import NAMES, NO_TEXTS, ParsedMessage, decode_message, metadata, ranks, truncation
 
@@ -130,6 +130,6 @@ class RankStream:
             computing_s=fmean(each.computing_s for each in self._timings),
             total_s=time.perf_counter() - self._began_s,
         )
-        usage = Usage(lengths=(), characters=self._characters, timings=timings, further_tokens=self._tokens)
+        usage = Usage(lengths=TextLengths(), characters=self._characters, timings=timings, further_tokens=self._tokens)
         content: bytes = pb.RerankResponse(ranks=ranked, metadata=metadata(usage)).SerializeToString()
         return content
