@@ -215,7 +215,8 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
         with subject.start_server(*fairness.OPTIONS) as server:
             server.wait_until_answering()
             rows, fair = fairness.fairness(server, subject.corpus, options.job_texts)
-        return rows, {"fairness": fair}
+        more, servers = fairness.two_servers(subject)
+        return [*rows, *more], {"fairness": fair, "two servers": servers}
     if options.measure == "console":
         with subject.start_server() as server:
             server.wait_until_answering()
@@ -267,7 +268,7 @@ def _options() -> argparse.Namespace:
         help="bench: vectord; peers: vectord next to other servers and libraries; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "rejections: CPU time of a rejected request; "
-        "fairness: single requests during a bulk job; "
+        "fairness: single requests during a bulk job, and two servers on one machine; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; "
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
         "images: photographs in process and over HTTP, next to sentence-transformers; "

@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,9 +23,10 @@ import uvloop
 
 from bench.corpus import Corpus
 from bench.exchange import Connection
-from bench.http_load import BadAnswer, Request, embedding_requests
-from bench.report import Row, at_least, at_most
+from bench.http_load import BadAnswer, Request, Round, embedding_requests, run_load
+from bench.report import Row, at_least, at_most, load_row
 from bench.server_process import Server
+from bench.subject import Subject
 
 TEXTS_A_REQUEST = 256
 JOB_CONNECTIONS = 4
@@ -38,6 +40,7 @@ SHORT_TOKENS = 64  # a sixteenth of a batch on a CPU: the promise is for clients
 FLOOD_S = 20.0
 MOST_BATCHES = 3.0  # two of others, and its own
 WARM_S = 5.0  # the second plan is still being compiled during the first responses
+TOGETHER_S, TOGETHER_CONNECTIONS = 20.0, 32  # of each of two servers
 OPTIONS = ("--max-queue-wait-s", "600")
 
 
@@ -180,3 +183,25 @@ def _row(what: str, latencies_ms: np.ndarray, **others: object) -> Row:
         p99_ms=float(np.percentile(latencies_ms, 99)),
         **others,  # type: ignore[arg-type]
     )
+
+
+def two_servers(subject: Subject) -> tuple[list[Row], list[Round]]:
+    """One server alone, and two on one machine under the same load each."""
+    requests = embedding_requests(subject.corpus, 1)
+
+    def load(server: Server, seconds: float = TOGETHER_S) -> Round:
+        return run_load(server.port, requests, TOGETHER_CONNECTIONS, seconds)
+
+    with subject.start_server() as one, subject.start_server() as other, ThreadPoolExecutor(2) as clients:
+        for server in (one, other):
+            server.wait_until_answering()
+            load(server, WARM_S)
+        alone = load(one)
+        together = list(clients.map(load, (one, other)))
+    share = sum(each.tokens_per_s for each in together) / alone.tokens_per_s
+    what = f"{TOGETHER_CONNECTIONS} connections x 1 text"
+    return [
+        load_row(f"one server, {what}", alone),
+        *(load_row(f"each of two at once, {what}", each) for each in together),
+        Row(what="both together, relative to one", value=f"{share:.2f}", **at_least(share, 0.95, "")),
+    ], [alone, *together]
