@@ -131,7 +131,11 @@ def batch_of(*texts: Sequence[int], outputs: Collection[Output] = ("dense",), al
 
 
 def packed_texts(texts: Texts) -> PackedTexts:
-    """The texts of an encoder as one batch."""
+    """The texts of an encoder as one batch; images are decoded."""
+    if texts.undecoded:
+        from vectord.text.images import with_pixels
+
+        texts = with_pixels(texts)
     spans = texts.spans
     if spans is not None:
         spans = spans + np.repeat(texts.cu_seqlens[:-1], texts.all_pooled)[:, None]

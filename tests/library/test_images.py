@@ -20,6 +20,8 @@ from vectord.engine.models import opening
 from vectord.errors import ConfigError, InvalidField, ModelCannot, TooManyInputs, VectordError
 from vectord.library import embedder as library
 from vectord.schema import PDF, EmbedRequest, EmbedResult, Media
+from vectord.text import images as images_of_text
+from vectord.text.images import decoded
 from vectord.text.pdf import page_image, pages_of
 
 
@@ -71,6 +73,21 @@ def test_rows_are_counted_and_answers_cached(folder: Path, embedder: Embedder) -
     assert len(embedder._engine._cache) == cached + 1
     assert np.array_equal(again.dense["float"][0], first.dense["float"][0])
     assert not np.allclose(again.dense["float"][1], first.dense["float"][0])
+
+
+def test_a_known_image_is_not_decoded_again(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its header is read, for its rows and its facts; of a page of a PDF its size."""
+    given = [media_of(image_of(70, 50, seed=seed)) for seed in (1, 2)] + [Media(pdf_of(), type=PDF)]
+    first = answer(embedder, *given)
+    read: list[Media] = []
+    monkeypatch.setattr(images_of_text, "decoded", lambda media, index: read.append(media) or decoded(media, index))
+    again = answer(embedder, *given)
+    assert not read
+    assert np.array_equal(again.dense["float"], first.dense["float"])
+    assert again.usage.lengths == first.usage.lengths
+    other = media_of(image_of(70, 50, seed=3))
+    answer(embedder, given[0], other)
+    assert read == [other]
 
 
 def test_a_pdf_has_a_row_for_each_page(embedder: Embedder, tmp_path: Path) -> None:
@@ -134,6 +151,8 @@ def test_an_image_with_a_text_is_no_input_of_two_networks(embedder: Embedder) ->
     """Each network reads its own kind of input, and a vector of only one of them would be wrong."""
     with pytest.raises(InvalidField, match="an image and a text; this model embeds each of them alone"):
         answer(embedder, ["a fox", media_of(images()[0])])
+    with pytest.raises(InvalidField, match="several images; this model embeds each of them alone"):
+        answer(embedder, [media_of(images()[0])] * 2)
 
 
 def test_without_pillow_texts_are_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

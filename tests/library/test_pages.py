@@ -15,6 +15,7 @@ from tests.towers import image_of, media_of
 from vectord import Embedder
 from vectord.errors import ImagesTooLong, InferenceFailed, InvalidField
 from vectord.schema import Media, TextOptions
+from vectord.text import images
 
 COLBERT = frozenset({"colbert"})
 ROWS = (SIDE // PATCH // MERGE) ** 2  # of a view
@@ -39,6 +40,15 @@ def test_images_and_texts_in_one_call(folder: Path, embedder: Embedder) -> None:
     queries, images = reference.queries(QUERIES), reference.images(shown)
     for own, want in zip(found.colbert, [queries[0], images[0], images[1], queries[1]], strict=True):
         np.testing.assert_allclose(own, want, atol=1e-4)
+
+
+def test_a_known_page_is_not_decoded_again(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor run by the network of images: each of its tiles is known, and differs from the others."""
+    page = media_of(image_of(90, 200, seed=5))
+    (first,) = answer(embedder, page, outputs=COLBERT).colbert
+    monkeypatch.setattr(images, "decoded", None)
+    (again,) = answer(embedder, page, outputs=COLBERT).colbert
+    assert np.array_equal(again, first)
 
 
 def test_the_patches_of_an_image(embedder: Embedder) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from vectord.errors import InvalidField, VectordError
+from vectord.errors import InvalidField, Overloaded, VectordError
 from vectord.schema import ClassifyRequest, Conversation, EmbedRequest, Media, MultiRequest, RerankRequest
 from vectord.server import media_urls
 from vectord.server.fetching import Fetcher
@@ -115,11 +115,22 @@ async def test_the_limits_hold_for_the_whole_request(monkeypatch: pytest.MonkeyP
     assert not fetcher.running
 
 
-async def test_few_requests_fetch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others wait within their own time."""
-    monkeypatch.setattr(media_urls, "TIMEOUT_S", 0.05)
+async def test_slow_urls_of_one_client_leave_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client has some places, which its own requests wait for; if all are taken, the server is busy."""
+    monkeypatch.setattr(media_urls, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(media_urls, "MAX_REQUESTS", 10)
     fetcher = FakeFetcher()
     made = MediaUrls(cast("Fetcher", fetcher), 1000)
-    requests = [EmbedRequest(inputs=[at(f"slow {number}")]) for number in range(20)]
-    await asyncio.gather(*(made.fetched(one, places_of(one)) for one in requests), return_exceptions=True)
-    assert (fetcher.most, fetcher.running) == (media_urls.AT_ONCE, 0)
+
+    def fetch(url: str, client: str) -> asyncio.Future[Any]:
+        request = EmbedRequest(inputs=[at(url)])
+        return asyncio.ensure_future(made.fetched(request, places_of(request), client))
+
+    slow = [fetch(f"slow {number}", "one") for number in range(20)]
+    await asyncio.sleep(0)
+    assert (await fetch("a", "two")).inputs == [Media(b"a")]
+    assert fetcher.running == media_urls.AT_ONCE
+    slow += [fetch(f"slow {number}", "two") for number in range(20, 22)]
+    late = await asyncio.gather(fetch("b", "three"), *slow, return_exceptions=True)
+    assert [type(error) for error in late[:2]] == [Overloaded, InvalidField]
+    assert (fetcher.most, fetcher.running) == (10, 0)

@@ -19,7 +19,8 @@ from vectord.checkpoints.spec import ImageProcessor, ModelSpec, Tiling
 from vectord.errors import InvalidField
 from vectord.schema import ImageFacts, Media, TextOptions
 from vectord.text import images
-from vectord.text.images import ImageEncoder, decoded, views_of
+from vectord.text.images import ImageEncoder, decoded, facts_of, views_of, with_pixels
+from vectord.text.images import pixels_of as image_pixels
 from vectord.text.sequence import ReadRequest, Texts
 
 
@@ -32,7 +33,9 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def read(spec: ModelSpec, *media: Media) -> Texts:
     assert spec.processor is not None
-    return ImageEncoder(spec.processor).read(ReadRequest(inputs=media, options=TextOptions(), truncate=True))
+    return with_pixels(
+        ImageEncoder(spec.processor).read(ReadRequest(inputs=media, options=TextOptions(), truncate=True))
+    )
 
 
 def pixels_of(spec: ModelSpec, *media: Media) -> np.ndarray:
@@ -266,12 +269,10 @@ def test_the_facts_are_those_of_the_file(mode: str, kind: str, depth: int) -> No
     """Turned by EXIF: its width is the height of the stored pixels."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    image, facts = decoded(
-        media_of(image_of(30, 20).convert("L" if mode == "I;16" else mode).convert(mode), kind, exif=exif)
-    )
+    media = media_of(image_of(30, 20).convert("L" if mode == "I;16" else mode).convert(mode), kind, exif=exif)
     turned = kind not in ("GIF", "BMP")
-    assert facts == ImageFacts(*((20, 30) if turned else (30, 20)), kind.lower(), depth)
-    assert (facts.width, facts.height) == image.size
+    assert facts_of(media) == ImageFacts(*((20, 30) if turned else (30, 20)), kind.lower(), depth)
+    assert decoded(media).size == ((20, 30) if turned else (30, 20))
 
 
 @pytest.mark.parametrize("longest", [128, 32], ids=["tiles", "one view"])
@@ -288,13 +289,12 @@ def test_tiles_equal_the_processor(size: tuple[int, int], longest: int) -> None:
     own = ImageProcessor(
         resize=(side, side), resample=1, crop=(side, side), patch=patch, class_token=False, merge=2, tiling=tiling
     )
-    found = views_of(image, own)
+    found, each = views_of(image.size, own), image_pixels(image, own)
     assert [[found.lines]] == want["rows"] and [[found.columns]] == want["cols"]
-    pixels = np.stack([view.pixels for view in found.views]).transpose(0, 3, 1, 2)
-    assert np.array_equal(pixels, want["pixel_values"][0])
-    _, rows = ImageEncoder(own).read_image(media_of(image), 0)
-    assert rows.features is not None
-    in_order = np.stack([images.patches_of(view.pixels, patch) for view in found.views])
+    assert np.array_equal(np.stack(each).transpose(0, 3, 1, 2), want["pixel_values"][0])
+    rows = with_pixels(ImageEncoder(own).read_image(media_of(image), 0)[1])
+    assert rows.features is not None and len(set(rows.digests)) == len(found.views)
+    in_order = np.stack([images.patches_of(pixels, patch) for pixels in each])
     assert rows.ids[:4].tolist() == [0, 1, 4, 5]
     assert np.array_equal(rows.features.reshape(in_order.shape), in_order[:, rows.ids[:16]])
 

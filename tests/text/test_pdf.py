@@ -10,8 +10,8 @@ from tests.pdfs import COLOURS, encrypted_pdf, endless_pdf, pdf_of
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import PDF, ImageFacts, Media
 from vectord.text import pdf
-from vectord.text.images import decoded, digest_of
-from vectord.text.pdf import page_image, pages_of
+from vectord.text.images import decoded, digest_of, facts_of
+from vectord.text.pdf import page_image, page_size, pages_of
 from vectord.text.pdf_process import MAX_PIXELS
 
 
@@ -30,8 +30,8 @@ def test_each_page_is_an_image() -> None:
     pages = pages_of(media_of(pdf_of()))
     assert [page.page for page in pages] == [1, 2, 3]
     for page, colour in zip(pages, COLOURS, strict=True):
-        image, facts = decoded(page)
-        assert facts == ImageFacts(100, 50, "pdf", 24)
+        image = decoded(page)
+        assert facts_of(page) == ImageFacts(100, 50, "pdf", 24)
         assert (image.mode, image.size) == ("RGB", (100, 50))
         assert image.getcolors() == [(5000, tuple(255 * part for part in colour))]
     assert len({digest_of(page) for page in pages}) == 3
@@ -41,6 +41,7 @@ def test_a_large_page_is_drawn_smaller() -> None:
     """A poster of the largest size that a PDF may have."""
     (page,) = pages_of(media_of(pdf_of(COLOURS[:1], size=(14_400, 7200))))
     width, height = page_image(page).size
+    assert page_size(page) == (width, height)
     assert 0.99 * MAX_PIXELS < width * height < 1.01 * MAX_PIXELS
     assert width == pytest.approx(2 * height, abs=1)
 

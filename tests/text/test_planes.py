@@ -11,7 +11,7 @@ from tests.qwen_vl import LIMITS, MERGE, PATCH, PROCESSOR, shown
 from tests.towers import media_of
 
 from vectord.schema import TextOptions
-from vectord.text.images import ImageEncoder
+from vectord.text.images import ImageEncoder, with_pixels
 from vectord.text.planes import free_size, text_coordinates
 from vectord.text.sequence import ReadRequest
 
@@ -48,7 +48,7 @@ def test_pixels_equal_those_of_the_processor() -> None:
         image_std=[0.5] * 3,
     )
     inputs = [media_of(image) for image in shown()]
-    texts = ImageEncoder(PROCESSOR).read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
+    texts = with_pixels(ImageEncoder(PROCESSOR).read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True)))
     frames = processor(shown(), return_tensors="np")["pixel_values"].reshape(len(texts.ids), 3, 2, -1)
     assert texts.features is not None
     found = texts.features.reshape(len(texts.ids), 3, -1) / 127.5 - 1

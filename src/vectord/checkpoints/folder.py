@@ -8,7 +8,7 @@ would give plausible but wrong vectors. Class paths in files are compared with k
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 

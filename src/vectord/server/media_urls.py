@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from vectord.errors import InvalidField, TooManyInputs, VectordError
+from vectord.errors import InvalidField, Overloaded, TooManyInputs, VectordError
 from vectord.schema import EmbedRequest, Media, MultiRequest, RerankRequest
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ Place: TypeAlias = tuple[str, int | None, int | None]
 
 MAX_URLS = 64  # of a request, each once
 TIMEOUT_S = 10.0  # of a request, for all its URLs
-AT_ONCE = 8  # URLs of a request, and requests of a process
+AT_ONCE = 8  # URLs of a request, and requests of a client: slow hosts of one client leave places to others
+MAX_REQUESTS = 64  # that fetch at once
 
 
 def places_of(request: object) -> list[tuple[str, Place]]:
@@ -59,10 +61,14 @@ class MediaUrls:
         """fetcher: None refuses all URLs. limit_bytes: of the files of a request together."""
         self._fetcher = fetcher
         self._limit_bytes = limit_bytes
-        self._requests = asyncio.Semaphore(AT_ONCE)
+        self._requests = asyncio.Semaphore(MAX_REQUESTS)
+        self._clients: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def fetched(self, request: R, places: Sequence[tuple[str, Place]]) -> R:
-        """The request with the files of its URLs. Raises InvalidField and TooManyInputs."""
+    async def fetched(self, request: R, places: Sequence[tuple[str, Place]], client: str = "") -> R:
+        """The request with the files of its URLs. client: the caller's name or address.
+
+        Raises InvalidField and TooManyInputs, and Overloaded without a place in time.
+        """
         found = dict(reversed(places))  # the first place of each
         if self._fetcher is None:
             template = (
@@ -73,10 +79,15 @@ class MediaUrls:
         if len(found) > MAX_URLS:
             template = "{field}: a request may have at most {limit} URLs; got {given}."
             raise _placed(TooManyInputs(template, limit=MAX_URLS, given=len(found)), places[0][1])
+        turns, has_begun = self._clients.setdefault(client, asyncio.Semaphore(AT_ONCE)), False
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._requests:
+            async with asyncio.timeout(TIMEOUT_S), turns, self._requests:
+                has_begun = True
                 files = await self._fetch_all(self._fetcher, found)
         except TimeoutError:
+            if not has_begun:
+                template = "Other requests fetched URLs for {limit} s, and this one had no place."
+                raise Overloaded(template, limit=TIMEOUT_S, retry_after_s=TIMEOUT_S) from None
             template = "{field} has a URL whose file did not arrive within {limit} s."
             raise _placed(InvalidField(template, limit=TIMEOUT_S), places[0][1]) from None
         filled: R = _filled(request, files)

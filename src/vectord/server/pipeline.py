@@ -209,7 +209,7 @@ class RequestPipeline:
             request = call.request
             has_only_texts = isinstance(request, EmbedRequest) and request.has_only_texts
             if not has_only_texts and (places := places_of(request)):
-                request = await self._media_urls.fetched(request, places)
+                request = await self._media_urls.fetched(request, places, caller.client)
             result = await ask(request, caller)
             exchange, usage = record.exchange, getattr(result, "usage", None)
             exchange.model = getattr(result, "model", None)

@@ -1,6 +1,7 @@
 """Images and pages of PDFs to the rows of a network of images: limits, decoding, resizing, and patches.
 
-The threads that tokenize texts call it. Pillow (the extra `images`) is imported on use.
+An image is read in two steps, on threads: its header decides its rows and its key in the cache, and unless its answer
+is known there, its pixels are decoded when it runs. Pillow (the extra `images`) is imported on use.
 
 Pixels are those that transformers 5.24's processors for PIL make of the opened file, turned by its EXIF orientation:
 transparent pixels over white, RGB, Pillow's resize, a cut in the middle or into tiles. The network scales and
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from vectord.checkpoints.spec import ImageProcessor
 from vectord.errors import InvalidField, ModelCannot, installing
 from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextLengths, TextOptions
-from vectord.text.pdf import page_image
+from vectord.text.pdf import page_image, page_size
 from vectord.text.pdf_process import DPI
 from vectord.text.planes import free_size, patch_coordinates, windows_of
 from vectord.text.sequence import Encoder, ReadRequest, Texts, cu_seqlens_of
@@ -34,21 +36,25 @@ if TYPE_CHECKING:
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 MAX_BYTES = 32 * 2**20
-MAX_PIXELS = 2**26  # 200 MB decoded
+MAX_PIXELS = 2**26  # 800 MB while it is decoded
+PIXEL_BYTES = 12  # of an image while it is decoded: as read, over white, and in RGB, each in 4 bytes
 MAX_RATIO = 200  # of the sides: the longer one is resized with the shorter one
 SAMPLE_BLOCKS = 4
+ORIENTATION = 0x0112  # the tag of EXIF
+TURNS = (5, 6, 7, 8)  # its values that exchange width and height
 CLASS_ID, PATCH_ID = 0, 1  # of rows in networks with a class token; without one, all rows are 0
 
 
-class View(msgspec.Struct, frozen=True, eq=False):
+class View(msgspec.Struct, frozen=True):
     """What a network sees at once: all of an image, or one tile of it."""
 
-    pixels: Features  # (height, width, 3)
+    height: int  # pixels
+    width: int
     row: int = 0  # of the tile, from 1; 0: the whole image
     column: int = 0
 
 
-class ImageViews(msgspec.Struct, frozen=True, eq=False):
+class ImageViews(msgspec.Struct, frozen=True):
     """The views of one image: its tiles, from the upper left, and the whole image."""
 
     views: Sequence[View]
@@ -59,8 +65,7 @@ class ImageViews(msgspec.Struct, frozen=True, eq=False):
     @property
     def blocks(self) -> tuple[int, int]:
         """The lines and columns of blocks in each view."""
-        height, width, _ = self.views[0].pixels.shape
-        return height // self.side, width // self.side
+        return self.views[0].height // self.side, self.views[0].width // self.side
 
     @property
     def boxes(self) -> Float32:
@@ -83,6 +88,44 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
     coordinates: Int32 | None = None  # (n, 8) see compute/networks/planes.py; (n, 1) the window of each row
 
 
+class FileOfImage(msgspec.Struct, frozen=True, eq=False):
+    """Implements sequence.Undecoded, for an image of which the header is read."""
+
+    media: Media
+    processor: ImageProcessor
+    views: ImageViews
+    facts: ImageFacts
+    index: int
+
+    @property
+    def count(self) -> int:
+        return len(self.views.views)
+
+    @property
+    def rows_bytes(self) -> int:
+        processor, views = self.processor, self.views
+        high, wide = (side // processor.patch for side in (views.views[0].height, views.views[0].width))
+        return self.count * (high * wide + processor.class_token) * processor.row_width
+
+    @property
+    def decoding_bytes(self) -> int:
+        return self.facts.width * self.facts.height * PIXEL_BYTES + 3 * self.rows_bytes
+
+    def rows(self) -> list[Features]:
+        image, processor = decoded(self.media, self.index), self.processor
+        if views_of(image.size, processor) != self.views:
+            template = "{field} is turned by metadata after its pixels, which are not read; save it turned."
+            raise InvalidField(template, index=self.index)
+        each = []
+        for pixels in pixels_of(image, processor):
+            rows = patches_of(pixels, processor.patch)
+            order = _grid(processor, *(side // processor.patch for side in pixels.shape[:2])).order
+            if order is not None:
+                rows = rows[order]
+            each.append(np.concatenate([np.zeros_like(rows[:1]), rows]) if processor.class_token else rows)
+        return each
+
+
 class ImageEncoder:
     """Implements sequence.Encoder, for inputs that are images."""
 
@@ -93,7 +136,8 @@ class ImageEncoder:
         self._processor = processor
 
     def read(self, request: ReadRequest, part: range | None = None) -> Texts:
-        """The rows of each image, in order. Raises InvalidField for an image that is too large or not readable."""
+        """The rows of each image, in order, without pixels. Raises InvalidField for an image that is too large, or has
+        no readable header."""
         indexes = range(len(request.inputs)) if part is None else part
         return Texts.join([self.read_image(request.inputs[index], index)[1] for index in indexes])
 
@@ -106,28 +150,27 @@ class ImageEncoder:
         if find_spec("PIL") is None:
             template = "{field} has an image, which this model reads with Pillow, and that is missing here: {command}"
             raise ModelCannot(template, index=index, command=installing("images"))
-        image, facts = decoded(media, index)
-        found, digest = views_of(image, self._processor), digest_of(media)
-        return found, Texts.join([self._sequence(view, digest, facts, index) for view in found.views])
+        facts, digest = facts_of(media, index), digest_of(media)
+        views = views_of((facts.width, facts.height), self._processor)
+        texts = Texts.join([self._sequence(view, digest, facts, index) for view in views.views])
+        return views, replace(texts, undecoded=[FileOfImage(media, self._processor, views, facts, index)])
 
     def _sequence(self, view: View, digest: bytes, facts: ImageFacts, index: int) -> Texts:
         processor = self._processor
-        grid = _grid(processor, *(side // processor.patch for side in view.pixels.shape[:2]))
-        features, rows = patches_of(view.pixels, processor.patch), len(grid.ids)
-        if grid.order is not None:
-            features = features[grid.order]
-        if processor.class_token:
-            features = np.concatenate([np.zeros_like(features[:1]), features])
+        grid = _grid(processor, view.height // processor.patch, view.width // processor.patch)
+        if view.row:
+            digest = blake2b(b"%d %d" % (view.row, view.column), digest_size=16, key=digest).digest()
         return Texts(
             ids=grid.ids,
             type_ids=grid.type_ids,
-            cu_seqlens=cu_seqlens_of([rows]),
+            cu_seqlens=cu_seqlens_of([len(grid.ids)]),
             spans=grid.blocks,
             pooled=None if grid.blocks is None else np.array([len(grid.blocks)], np.int32),
-            features=features,
             coordinates=grid.coordinates,
             digests=[digest],
-            lengths=TextLengths.of([TextLength(rows, rows, images=(facts,), image_tokens=rows)]),
+            lengths=TextLengths.of(
+                [TextLength(len(grid.ids), len(grid.ids), images=(facts,), image_tokens=len(grid.ids))]
+            ),
             indexes=[index],
         )
 
@@ -166,17 +209,44 @@ def digest_of(media: Media) -> bytes:
     return blake2b(media.data, digest_size=16, key=key).digest()
 
 
-def decoded(media: Media, index: int | None = None) -> tuple[Image, ImageFacts]:
-    """The image in RGB, turned by EXIF, transparent pixels over white; of a PDF, its page. And what was sent.
-
-    Raises InvalidField, for its size before its pixels are decoded.
-    """
-    from PIL import Image, ImageMode, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - an extra
+def facts_of(media: Media, index: int | None = None) -> ImageFacts:
+    """What was sent, by the header of the file; of a PDF, its page. Raises InvalidField, also for its size."""
+    from PIL import ImageMode  # noqa: PLC0415 - an extra
 
     if media.type == PDF:
-        page = page_image(media, index)
-        _check_sides(page, index)
-        return page, ImageFacts(page.width, page.height, "pdf", 24)
+        width, height = page_size(media, index)
+        _check_sides(width, height, index)
+        return ImageFacts(width, height, "pdf", 24)
+    image = _opened(media, index)
+    mode, kind = ImageMode.getmode(image.mode), (image.format or "").lower()
+    depth = 1 if image.mode == "1" else 8 * int(mode.typestr[-1]) * len(mode.bands)
+    width, height = image.size[::-1] if _is_turned(image, media.data) else image.size
+    return ImageFacts(width, height, kind, depth)
+
+
+def decoded(media: Media, index: int | None = None) -> Image:
+    """The image in RGB, turned by EXIF, transparent pixels over white; of a PDF, its page. Raises as `facts_of`."""
+    from PIL import Image, ImageOps  # noqa: PLC0415 - an extra
+
+    if media.type == PDF:
+        return page_image(media, index)
+    image = _opened(media, index)
+    try:
+        image.load()
+        with suppress(Exception):  # a broken EXIF block rotates nothing
+            image = ImageOps.exif_transpose(image)
+        if "A" in image.getbands() or image.info.get("transparency") is not None:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+        return image.convert("RGB")
+    except Exception as problem:
+        raise _broken(index) from problem
+
+
+def _opened(media: Media, index: int | None) -> Image:
+    """The image, of which no pixel is decoded yet."""
+    from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - an extra
+
     if len(media.data) > MAX_BYTES:
         _refuse_size("bytes", MAX_BYTES, len(media.data), index)
     try:
@@ -192,48 +262,65 @@ def decoded(media: Media, index: int | None = None) -> tuple[Image, ImageFacts]:
     pixels = image.width * image.height
     if pixels > MAX_PIXELS:
         _refuse_size("pixels", MAX_PIXELS, pixels, index)
-    _check_sides(image, index)
-    try:
-        image.load()
-        mode, kind = ImageMode.getmode(image.mode), (image.format or "").lower()
-        depth = 1 if image.mode == "1" else 8 * int(mode.typestr[-1]) * len(mode.bands)
-        with suppress(Exception):  # a broken EXIF block rotates nothing
-            image = ImageOps.exif_transpose(image)
-        if "A" in image.getbands() or image.info.get("transparency") is not None:
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
-        return image.convert("RGB"), ImageFacts(image.width, image.height, kind, depth)
-    except Exception as problem:
-        raise _broken(index) from problem
+    _check_sides(*image.size, index)
+    return image
 
 
-def _check_sides(image: Image, index: int | None) -> None:
-    width, height = image.size
+def _is_turned(image: Image, data: bytes) -> bool:
+    """Whether EXIF exchanges width and height. Pillow has done so with the size of a TIFF file."""
+    from PIL.Image import Image as AnyImage  # noqa: PLC0415 - an extra
+
+    if image.format == "TIFF":
+        return False
+    if image.format == "PNG" and "exif" not in image.info:
+        at = data.rfind(b"eXIf", 0, data.find(b"IEND"))  # after the pixels
+        if at > 0:
+            image.info["exif"] = data[at + 4 :][: int.from_bytes(data[at - 4 : at])]
+    with suppress(Exception):  # a broken EXIF block
+        return AnyImage.getexif(image).get(ORIENTATION) in TURNS  # PngImageFile's decodes the pixels
+    return False
+
+
+def _check_sides(width: int, height: int, index: int | None) -> None:
     if max(width, height) > MAX_RATIO * min(width, height):
         template = "{field} is {width} x {height} pixels; one side may be at most {limit} times the other."
         raise InvalidField(template, index=index, width=width, height=height, limit=MAX_RATIO)
 
 
-def views_of(image: Image, processor: ImageProcessor) -> ImageViews:
-    """The image as its network sees it."""
+def views_of(size: tuple[int, int], processor: ImageProcessor) -> ImageViews:
+    """The views of an image with this width and height."""
     tiling, block = processor.tiling, processor.patch * (processor.merge or 1)
     if tiling is None:
-        return ImageViews([View(resized(image, processor))], block)
-    # The image is resized twice, as the processor does it: to its longest edge, then to whole tiles.
-    size, side = (image.width, image.height), tiling.side
-    image = image.resize(_scaled(size, tiling.longest_edge, even=True), processor.resample)
-    image = image.resize(_in_tiles(image.size, side), processor.resample)
-    whole = View(np.asarray(image.resize((side, side), processor.resample)))
-    columns, lines = image.width // side, image.height // side
+        wide, high = _whole_size(size, processor) or processor.crop[::-1]
+        return ImageViews([View(high, wide)], block)
+    side = tiling.side
+    columns, lines = (length // side for length in _tiled_sizes(size, processor)[1])
     if columns == lines == 1:
-        return ImageViews([View(np.asarray(image))], block)
+        return ImageViews([View(side, side)], block)
+    tiles = [View(side, side, y + 1, x + 1) for y in range(lines) for x in range(columns)]
+    return ImageViews([*tiles, View(side, side)], block, lines, columns)
+
+
+def pixels_of(image: Image, processor: ImageProcessor) -> list[Features]:
+    """(height, width, 3) of each of the `views_of` an image."""
+    if processor.tiling is None:
+        return [resized(image, processor)]
+    side = processor.tiling.side
+    # The image is resized twice, as the processor does it: to its longest edge, then to whole tiles.
+    for size in _tiled_sizes(image.size, processor):
+        image = image.resize(size, processor.resample)
     pixels = np.asarray(image)
-    tiles = [
-        View(pixels[y * side :][:side, x * side :][:, :side], y + 1, x + 1)
-        for y in range(lines)
-        for x in range(columns)
-    ]
-    return ImageViews([*tiles, whole], block, lines, columns)
+    if image.size == (side, side):
+        return [pixels]
+    whole = np.asarray(image.resize((side, side), processor.resample))
+    tiles = [pixels[y:][:side, x:][:, :side] for y in range(0, image.height, side) for x in range(0, image.width, side)]
+    return [*tiles, whole]
+
+
+def _tiled_sizes(size: tuple[int, int], processor: ImageProcessor) -> tuple[tuple[int, int], tuple[int, int]]:
+    assert processor.tiling is not None
+    first = _scaled(size, processor.tiling.longest_edge, even=True)
+    return first, _in_tiles(first, processor.tiling.side)
 
 
 def _scaled(size: tuple[int, int], longest: int, *, even: bool = False) -> tuple[int, int]:
@@ -256,15 +343,23 @@ def _in_tiles(size: tuple[int, int], side: int) -> tuple[int, int]:
     return -(-width // side) * side, -(-height // side) * side
 
 
-def resized(image: Image, processor: ImageProcessor) -> Features:
-    """The pixels that the network sees: (height, width, 3)."""
-    width, height = image.size
+def _whole_size(size: tuple[int, int], processor: ImageProcessor) -> tuple[int, int] | None:
+    """Width and height to which an image is resized that keeps its ratio; None: it is cut."""
+    width, height = size
     if processor.free is not None:
-        return np.asarray(image.resize(free_size(width, height, processor), processor.resample))
+        return free_size(width, height, processor)
     if processor.most_patches is not None:
         high, wide = fitted(height, width, processor.patch, processor.most_patches, processor.merge)
-        return np.asarray(image.resize((wide, high), processor.resample))
-    size = processor.resize
+        return wide, high
+    return None
+
+
+def resized(image: Image, processor: ImageProcessor) -> Features:
+    """The pixels that the network sees: (height, width, 3)."""
+    whole = _whole_size(image.size, processor)
+    if whole is not None:
+        return np.asarray(image.resize(whole, processor.resample))
+    (width, height), size = image.size, processor.resize
     if isinstance(size, int):
         long = int(size * max(width, height) / min(width, height))
         size = (long, size) if width <= height else (size, long)
@@ -308,6 +403,11 @@ def patches_of(pixels: Features, side: int) -> Features:
     return blocks.transpose(0, 2, 4, 1, 3).reshape(high * wide, -1)
 
 
+def with_pixels(texts: Texts) -> Texts:
+    """The sequences of images with their pixels, decoded here."""
+    return replace(texts, features=np.concatenate([rows for image in texts.undecoded for rows in image.rows()]))
+
+
 def sample(encoder: Encoder, processor: ImageProcessor) -> Texts:
     """A small image, or some rows of its first view, for the test of a loaded network."""
     from PIL import Image  # noqa: PLC0415 - an extra
@@ -315,7 +415,7 @@ def sample(encoder: Encoder, processor: ImageProcessor) -> Texts:
     file = BytesIO()
     Image.radial_gradient("L").save(file, "PNG")
     request = ReadRequest(inputs=[Media(file.getvalue())], options=TextOptions(), truncate=True)
-    texts = encoder.read(request)
+    texts = with_pixels(encoder.read(request))
     if processor.merge is None or texts.spans is None or texts.features is None:
         return texts
     blocks = min(SAMPLE_BLOCKS, processor.rows // processor.merge**2)

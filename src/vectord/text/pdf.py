@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from vectord.errors import InvalidField, ModelCannot, installing
 from vectord.schema import Media
-from vectord.text.pdf_process import BROKEN, COMMAND, COMMAND_S, ENCRYPTED, MEMORY_BYTES, OK, REPLY
+from vectord.text.pdf_process import BROKEN, COMMAND, COMMAND_S, ENCRYPTED, FILE, MEMORY_BYTES, OK, PAGE, REPLY, SIZE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -73,17 +73,28 @@ def pages_of(media: Media, index: int | None = None, limit: int = MAX_PAGES) -> 
     return [replace(media, page=page) for page in range(1, count + 1)]
 
 
+def page_size(media: Media, index: int | None = None) -> tuple[int, int]:
+    """Width and height of the `page_image`, which is not drawn. Raises as `page_image`."""
+    reply = _read(media, index, draw=False)
+    _refuse_whole(media, index)
+    return reply.width, reply.number
+
+
 def page_image(media: Media, index: int | None = None) -> Image:
     """A page in RGB. Raises as `pages_of`, and InvalidField for a page that cannot be drawn."""
     from PIL import Image  # noqa: PLC0415 - an extra
 
     reply = _read(media, index)
-    if media.page is None:
-        raise InvalidField("{field}: a PDF is an input of its own, and cannot be joined with others.", index=index)
+    _refuse_whole(media, index)
     return Image.frombytes("RGB", (reply.width, reply.number), reply.rows, "raw", "RGB", reply.stride)
 
 
-def _read(media: Media, index: int | None) -> PdfReply:
+def _refuse_whole(media: Media, index: int | None) -> None:
+    if media.page is None:
+        raise InvalidField("{field}: a PDF is an input of its own, and cannot be joined with others.", index=index)
+
+
+def _read(media: Media, index: int | None, *, draw: bool = True) -> PdfReply:
     """The reply about the page, or about the whole file."""
     if find_spec("pypdfium2") is None:
         template = "PDFs are read with pypdfium2, which is missing here: {command}"
@@ -92,7 +103,7 @@ def _read(media: Media, index: int | None) -> PdfReply:
         template = "{field} may have at most {limit} bytes; it has {given}."
         raise InvalidField(template, index=index, limit=MAX_BYTES, given=len(media.data))
     digest = blake2b(media.data, digest_size=16).digest()
-    reply = PdfReply(SLOW) if digest in _slow else _threads.process.read(media, digest)
+    reply = PdfReply(SLOW) if digest in _slow else _threads.process.read(media, digest, PAGE if draw else SIZE)
     if reply.status == SLOW and digest not in _slow:
         _slow.append(digest)
     if reply.status != OK:
@@ -108,10 +119,11 @@ class _PdfProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._digest = b""  # of the file that it has open
 
-    def read(self, media: Media, digest: bytes) -> PdfReply:
-        return self._ask(media, digest) or self._ask(media, digest) or PdfReply(CRASHED)
+    def read(self, media: Media, digest: bytes, command: bytes) -> PdfReply:
+        """command: about the page, if there is one."""
+        return self._ask(media, digest, command) or self._ask(media, digest, command) or PdfReply(CRASHED)
 
-    def _ask(self, media: Media, digest: bytes) -> PdfReply | None:
+    def _ask(self, media: Media, digest: bytes, command: bytes) -> PdfReply | None:
         """None: the process had been idle, and ended before the command."""
         if self._process is None:
             # In a session of its own: Ctrl-C would end it, and a bulk job would store a broken page.
@@ -123,10 +135,10 @@ class _PdfProcess:
         try:
             reply = PdfReply(OK)
             if media.page is None or digest != self._digest:
-                reply = _exchange(self._process, COMMAND.pack(b"F", len(media.data)) + media.data)
+                reply = _exchange(self._process, COMMAND.pack(FILE, len(media.data)) + media.data)
                 self._digest = digest if reply.status == OK else b""
             if media.page is not None and reply.status == OK:
-                reply = _exchange(self._process, COMMAND.pack(b"P", media.page))
+                reply = _exchange(self._process, COMMAND.pack(command, media.page))
             return reply
         except (OSError, EOFError):
             self._process, code = None, self._end()

@@ -3,6 +3,7 @@
 Runs as a script, without the rest of vectord. Standard input has commands, of which each gets a reply:
 
     b"F", size   the file that follows is open from now on    status, number of pages, 0, 0
+    b"S", page   the size of a page of it as drawn             status, height, width, 0
     b"P", page   draw a page of it, counted from 1            status, height, width, bytes of a row; then the rows, RGB
 
 A command that takes too long ends the process by SIGALRM, and one that takes too much memory by an error of pdfium.
@@ -21,6 +22,7 @@ from typing import Any
 
 COMMAND = struct.Struct(">cQ")
 REPLY = struct.Struct(">BIII")
+FILE, SIZE, PAGE = b"F", b"S", b"P"
 OK, BROKEN, ENCRYPTED = range(3)
 
 # The default of pdf2image, with which the pages of most page models' benchmarks and demos were made. A4 has 1654 x 2339
@@ -44,17 +46,23 @@ def main() -> None:
         if len(command) < COMMAND.size:  # the other side has ended
             break
         name, number = COMMAND.unpack(command)
-        data = sys.stdin.buffer.read(number) if name == b"F" else b""
+        data = sys.stdin.buffer.read(number) if name == FILE else b""
         rows: Any = b""
         signal.alarm(COMMAND_S)
         try:
-            if name == b"F":
+            if name == FILE:
                 document = None
                 document = pypdfium2.PdfDocument(data)
                 document.init_forms()
                 reply = REPLY.pack(OK, len(document), 0, 0)
+            elif name == SIZE:
+                size = document.get_page_size(number - 1)
+                width, height = (math.ceil(side * _scale(size)) for side in size)  # as `render` rounds
+                reply = REPLY.pack(OK, height, width, 0)
             else:
-                bitmap = _draw(document[number - 1])
+                page = document[number - 1]
+                # In RGB, with annotations and the contents of forms.
+                bitmap = page.render(scale=_scale(page.get_size()), rev_byteorder=True)
                 rows = bitmap.buffer
                 reply = REPLY.pack(OK, bitmap.height, bitmap.width, bitmap.stride)
         except Exception as problem:  # pypdfium2 and ctypes raise anything for a broken file
@@ -69,11 +77,9 @@ def main() -> None:
     os._exit(0)  # at once: a command that arrives during the interpreter's end would be lost
 
 
-def _draw(page: Any) -> Any:
-    """A bitmap of RGB, with annotations and the contents of forms."""
-    width, height = page.get_size()  # in 1/72 inch
-    scale = min(DPI / 72, math.sqrt(MAX_PIXELS / (width * height)))
-    return page.render(scale=scale, rev_byteorder=True)
+def _scale(size: tuple[float, float]) -> float:
+    """size: width and height in 1/72 inch."""
+    return min(DPI / 72, math.sqrt(MAX_PIXELS / (size[0] * size[1])))
 
 
 if __name__ == "__main__":

@@ -190,12 +190,11 @@ class PlainTokenizer:
         if isinstance(value, str):
             return value, False
         if isinstance(value, Media) or any(isinstance(piece, Media) for piece in value):
-            template = (
-                "{field} has an image and a text; this model embeds each of them alone."
-                if self._reads_images and not isinstance(value, Media)
-                else "{field} is or has an image; this model embeds texts only."
-            )
-            raise InvalidField(template, index=index)
+            if not self._reads_images or isinstance(value, Media):
+                raise InvalidField("{field} is or has an image; this model embeds texts only.", index=index)
+            parts = "an image and a text" if any(isinstance(piece, str) for piece in value) else "several images"
+            template = "{field} has {parts}; this model embeds each of them alone."
+            raise InvalidField(template, index=index, parts=parts)
         if any(isinstance(piece, str) for piece in value):
             return self._joined(cast("Sequence[int | str]", value), limit, index), False
         value = cast("Sequence[int]", value)
@@ -272,7 +271,7 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, 
 def refuse_data_uri(text: str, index: int | None) -> None:
     """Raises InvalidField for a text that is a data URI as a whole."""
     if text[:99].lstrip()[:5].lower() == "data:" and _data_uri.fullmatch(text.strip()):
-        raise InvalidField("{field} is a file in base64; this model embeds texts only.", index=index)
+        raise InvalidField("{field} is a file in base64, where a text is expected.", index=index)
 
 
 def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:

@@ -39,6 +39,22 @@ class Prefix(msgspec.Struct, frozen=True, eq=False):
     ids: Int32  # (p,)
 
 
+class Undecoded(Protocol):
+    """An image whose pixels are not decoded yet."""
+
+    @property
+    def count(self) -> int: ...  # of its sequences
+
+    @property
+    def rows_bytes(self) -> int: ...  # of its rows, once decoded
+
+    @property
+    def decoding_bytes(self) -> int: ...  # the memory that `rows` takes, at most
+
+    def rows(self) -> Sequence[Features]:
+        """The rows (n, W) of each of its sequences. Blocks, for seconds if it is large; raises InvalidRequest."""
+
+
 class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A text, a pair of texts or a window of a document, as n token ids. `Texts` joins those of a request."""
 
@@ -76,6 +92,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     indexes: Sequence[int] = ()  # the place of each text's input in the request
     rows: Sequence[Int32 | None] = ()  # see TokenSequence; empty: all rows of all texts
     parts: Sequence[tuple[TextLength, ...]] = ()  # of pairs
+    undecoded: Sequence[Undecoded] = ()  # the images of these sequences, in order, whose rows are not in `features` yet
     digests: Sequence[bytes] = ()  # of images: of the files of each text, in place of its features; b"": none
     # (n, 4) of a text with images, the part of its image that each row shows: left, top, right and bottom, from 0 to 1.
     # NaN for rows of words; None: all are words.
@@ -143,6 +160,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             indexes=[*chain.from_iterable(part.indexes for part in parts)],
             rows=_joined([part.rows for part in parts], parts, None),
             parts=_joined([part.parts for part in parts], parts, ()),
+            undecoded=[image for part in parts for image in part.undecoded],
             digests=_joined([part.digests for part in parts], parts, b""),
             boxes=_joined([part.boxes for part in parts], parts, None),
             images=cls.join(images) if images else None,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.pages import write_pages
 from tests.pdfs import pdf_of
+from tests.products.test_real_models import write_splade
 from tests.towers import image_of, write_towers
 
 from vectord import Embedder
@@ -148,5 +149,20 @@ def test_images_are_ranked_by_the_vectors_of_their_patches(tmp_path: Path, capsy
     for one in results:
         assert one["score"] == pytest.approx((query @ matrices[one["index"]].T).max(axis=1).sum(), abs=1e-3)
     assert [one["score"] for one in results] == sorted((one["score"] for one in results), reverse=True)
-    assert run(["embed", "--similar", "a fox", f"{shown}/", *model]) == 1
-    assert "vectord rerank" in capsys.readouterr().err
+    assert run(["embed", "--similar", "a fox", f"{shown}/", *model, "--json"]) == 0
+    similar = json.loads(capsys.readouterr().out)["results"]
+    assert similar == [{**one, "index": one["index"] + 1} for one in results]
+
+
+def test_texts_are_compared_by_a_sparse_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the dot product of the query and each text."""
+    folder = str(write_splade(tmp_path / "splade"))
+    words = ["embed", "--similar", *TEXTS, "--model", folder, "--offline", "--dtype", "float32", "--json"]
+    assert run(words) == 0
+    found = {one["index"]: one["score"] for one in json.loads(capsys.readouterr().out)["results"]}
+    with Embedder(folder, dtype="float32", offline=True) as embedder:
+        query, *others = embedder.embed(TEXTS, outputs=("sparse",)).sparse
+    weights = dict(zip(query.indices.tolist(), query.values.tolist(), strict=True))
+    for i, other in enumerate(others, 1):
+        pairs = zip(other.indices.tolist(), other.values.tolist(), strict=True)
+        assert found[i] == pytest.approx(sum(weights.get(token, 0) * value for token, value in pairs), rel=1e-4)

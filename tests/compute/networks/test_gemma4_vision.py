@@ -22,7 +22,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.schema import TextOptions
-from vectord.text.images import ImageEncoder
+from vectord.text.images import ImageEncoder, with_pixels
 from vectord.text.sequence import ReadRequest, Texts
 
 PATCH, SOFT_TOKENS = 4, 70  # pixels, and the most rows of an image in a text
@@ -105,7 +105,7 @@ def reference_vector(folder: Path, parts: Sequence[Any]) -> np.ndarray:
 def read(spec: ModelSpec, *shown: Any) -> Texts:
     assert spec.processor is not None
     request = ReadRequest(inputs=[*map(media_of, shown)], options=TextOptions(), truncate=True)
-    return ImageEncoder(spec.processor).read(request)
+    return with_pixels(ImageEncoder(spec.processor).read(request))
 
 
 def images_of(folder: Path) -> ModelSpec:

@@ -21,7 +21,7 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.compute.processor import multiplies_bfloat16
 from vectord.schema import TextOptions
-from vectord.text.images import ImageEncoder
+from vectord.text.images import ImageEncoder, with_pixels
 from vectord.text.sequence import ReadRequest, Texts
 from vectord.text.tokenizer import TextEncoder
 
@@ -51,7 +51,7 @@ def towers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     assert spec.images is not None and spec.images.processor is not None
     options = {"options": TextOptions(), "truncate": True}
     texts = TextEncoder(spec).read(ReadRequest(inputs=TEXTS, **options))
-    rows = ImageEncoder(spec.images.processor).read(ReadRequest(inputs=[*map(media_of, shown)], **options))
+    rows = with_pixels(ImageEncoder(spec.images.processor).read(ReadRequest(inputs=[*map(media_of, shown)], **options)))
     return {"texts": Tower(spec, texts, of_texts), "images": Tower(spec.images, rows, of_images)}
 
 
@@ -119,8 +119,10 @@ def test_each_setting_of_both_sections(family: str, tmp_path: Path) -> None:
     folder = write_towers(tmp_path, family, **facts, hidden_act="gelu", layer_norm_eps=0.01)
     spec, shown = spec_of(folder), images()
     assert spec.images is not None and spec.images.processor is not None
-    rows = ImageEncoder(spec.images.processor).read(
-        ReadRequest(inputs=[*map(media_of, shown)], options=TextOptions(), truncate=True)
+    rows = with_pixels(
+        ImageEncoder(spec.images.processor).read(
+            ReadRequest(inputs=[*map(media_of, shown)], options=TextOptions(), truncate=True)
+        )
     )
     texts = TextEncoder(spec).read(ReadRequest(inputs=TEXTS, options=TextOptions(), truncate=True))
     pairs = ((spec, texts), (spec.images, rows))

@@ -17,7 +17,7 @@ from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config import Config
 from vectord.config.command_line import flag, pass_command_line, value
 from vectord.config.sources import CommandLine
-from vectord.errors import ConfigError, ExitCode, VectordError
+from vectord.errors import ConfigError, ExitCode, InvalidField, ModelCannot, VectordError
 
 if TYPE_CHECKING:
     from vectord.engine.engine import Engine
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IMAGE_MODEL = "openai/clip-vit-base-patch32"
-RERANKS_PAGES = "vectord rerank also compares pages by the vectors of their patches"
 
 HELP = f"""\
 Print the vector of each TEXT: a line of JSON with its numbers. Without a TEXT, each line of standard input is one. The
 model runs in this process and is loaded for each call; vectord bulk embeds files, and vectord serve answers programs.
 Accepts the options of `vectord serve`, such as --model and --device, and their environment variables.
 
-With --similar, print the cosine of the first TEXT and each other one, the most similar first.
+With --similar, print the cosine of the first TEXT and each other one, the most similar first; of models with a vector
+for each token or patch the sum of the best matches, and of sparse ones the dot product, with the first as the query.
 
 A TEXT that is the path of an image or a PDF stands for its pictures, and a folder with a / at its end for those in it;
 the model must be one that reads images, such as {IMAGE_MODEL}.
@@ -86,18 +86,18 @@ def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: boo
     items = _with_files(texts or _lines())
     if similar and len(items) < 2:
         raise ConfigError("--similar: expected two texts or more")
+    if similar:
+        compared = _answer(line, partial(_compare, items))
+        if compared is None:
+            return ExitCode.FAILED
+        result, scores, names = compared
+        order = best_first(scores, None).tolist()
+        return _print_scores(result, [(i + 1, float(scores[i]), names[i]) for i in order], as_json)
     found = _answer(line, partial(_ask_in_parts, items, lambda inputs: EmbedRequest(inputs=inputs)))
     if found is None:
-        if any(isinstance(item, Path) for item in items):
-            hint = f"images need a model that reads them, such as --model {IMAGE_MODEL}; {RERANKS_PAGES}"
-            click.echo(f"vectord: {hint}", err=True)
         return ExitCode.FAILED
     results, names = found
     result, vectors = results[-1], np.concatenate([each.dense["float"] for each in results])
-    if similar:
-        cosines = vectors[1:] @ vectors[0]
-        order = best_first(cosines, None).tolist()
-        return _print_scores(result, [(i + 1, float(cosines[i]), names[i + 1]) for i in order], as_json)
     if as_json:
         answer = {"model": result.model, "fingerprint": result.fingerprint, "embeddings": vectors}
         return print_text(_json_of(answer))
@@ -158,6 +158,24 @@ def _with_files(texts: Sequence[str]) -> list[str | Path]:
     return items
 
 
+async def _compare(items: Sequence[str | Path], engine: Engine) -> tuple[Any, Any, list[str]]:
+    """The last result, the similarity of the first item to the others, and their names."""
+    import numpy as np  # noqa: PLC0415 - imported on use
+
+    from vectord.library.embedder import read_rows, rows_of  # noqa: PLC0415
+    from vectord.schema import EmbedRequest, RerankRequest  # noqa: PLC0415
+
+    kinds = frozenset().union(*(model.outputs for model in engine.models().models))
+    if "dense" in kinds or not kinds:
+        results, names = await _ask_in_parts(items, lambda inputs: EmbedRequest(inputs=inputs), engine)
+        vectors = np.concatenate([each.dense["float"] for each in results])
+        return results[-1], vectors[1:] @ vectors[0], names[1:]
+    first, *others = items
+    query = read_rows([first], rows_of([first])[:1])[0]
+    results, names = await _ask_in_parts(others, lambda inputs: RerankRequest(query=query, passages=inputs), engine)
+    return results[-1], np.concatenate([each.scores for each in results]), names
+
+
 async def _ask_in_parts(
     items: Sequence[str | Path], request_of: Callable[[Sequence[Any]], Any], engine: Engine
 ) -> tuple[list[Any], list[str]]:
@@ -174,6 +192,10 @@ async def _ask_in_parts(
         try:
             results.append(await engine.answer(request_of(read_rows(items, part)), caller))
         except VectordError as error:
+            read = {kind for model in engine.models().models for kind in model.modalities}
+            if isinstance(error, InvalidField) and "image" not in read and any(isinstance(one, Path) for one in items):
+                template = "a {field} is an image, and no model here reads images; choose one, such as --model {model}"
+                raise ModelCannot(template, field="texts", model=IMAGE_MODEL) from error
             if error.index is None:
                 raise
             raise error.at(index=part[error.index].index) from error.__cause__

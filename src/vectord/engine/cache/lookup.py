@@ -146,11 +146,9 @@ class ModelCache:
         self._observer = observer
         self._shared_between_keys = shared_between_keys
         self._widths = {kind: spec.widths.get(output) for kind, output in spec.kinds.items()}
-        # A sum of rows is faster than a look-up. Lists are rarely sent twice, and one would displace 60 vectors; an
-        # image's rows of a text would displace hundreds.
-        has_rows = spec.processor is not None and spec.processor.merge is not None
-        is_kept = spec.static is None and spec.listwise is None and not has_rows
-        keeps = (memory.enabled or shared is not None) and is_kept
+        # A sum of rows is faster than a look-up. Lists are rarely sent twice, and one would displace 60 vectors. An
+        # image's rows of a text displace hundreds, but take seconds.
+        keeps = (memory.enabled or shared is not None) and spec.static is None and spec.listwise is None
         self.kinds = KEPT_KINDS if keeps else frozenset()  # whose answers are kept
         # Queued or running texts that other requests may wait for: the job, and the text's place in it.
         self.running: dict[CacheKey, tuple[Job, int]] = {}

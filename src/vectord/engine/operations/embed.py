@@ -22,7 +22,7 @@ from vectord.engine.models.registry import ModelOrComposite, ServedModel, requir
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.multivectors import ColbertForms, check_multivectors, converted, pool_tokens
 from vectord.engine.operations.pages import embed_pages, has_pdf
-from vectord.engine.operations.task import Task, compute, joined, together, usage_of
+from vectord.engine.operations.task import Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError, installing
 from vectord.schema import (
@@ -325,7 +325,7 @@ async def _partial_vectors(
         else:
             assert one.index is not None, "an error about an input"
             failures[one.index] = one.at(field="inputs")
-    texts = await joined(readable or [Texts.of([])])
+    texts = Texts.join(readable or [Texts.of([])])
     _check_numbers(spec, texts, kinds, MAX_SHOWN_NUMBERS)
     ran = NOTHING_RAN
     if reads_by_table(runner, request.text):

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from vectord.engine.models.registry import UseModel
+from vectord.engine.operations.decoding import Decoder, ImageRun
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
@@ -82,7 +83,7 @@ class Task(msgspec.Struct):
             once = len(request.query) if isinstance(request.query, str) else characters([request.query])
         encode = partial(runner.encoder.read, request)
         parts = await self.encode_parts(request.inputs, encode, once=once, each=each)
-        return parts[0] if len(parts) == 1 else await joined(parts)
+        return parts[0] if len(parts) == 1 else Texts.join(parts)
 
     async def run(
         self,
@@ -101,12 +102,17 @@ class Task(msgspec.Struct):
         if self.entered is not None:
             entered = entered or runner in self.entered
             self.entered.add(runner)
+        images = ImageRun(self.pool.decoder) if texts.undecoded else None
         try:
-            ran = await runner.run(texts, kinds, self.caller, entered=entered, partial=partial)
+            ran = await runner.run(texts, kinds, self.caller, entered=entered, partial=partial, decode=images)
         except VectordError as error:
             if error.index is None:
                 raise
             raise error.at(index=texts.indexes[error.index]) from error.__cause__
+        finally:
+            if images is not None:
+                images.release()
+                self.tokenized_s += images.seconds
         self.began_s = min(self.began_s, ran.began_s)
         self.forwards_s = (min(self.forwards_s[0], ran.started_s), max(self.forwards_s[1], ran.ended_s))
         return replace(ran, failures={**ran.failures, **failures}) if failures else ran
@@ -250,13 +256,6 @@ async def compute(numbers: int, call: Callable[[], T]) -> T:
     return call() if numbers <= INLINE_NUMBERS else await asyncio.to_thread(call)
 
 
-async def joined(parts: Sequence[Texts]) -> Texts:
-    """All texts of the parts, in order; on a thread if they have the pixels of large images."""
-    images = (part if part.images is None else part.images for part in parts)
-    numbers = sum(each.features.size for each in images if each.features is not None)
-    return await compute(numbers, partial(Texts.join, parts))
-
-
 def usage_of(
     task: Task, lengths: TextLengths, inputs: Sequence[TextOrPair], ran: RunResult, *, further_tokens: int = 0
 ) -> Usage:
@@ -289,13 +288,18 @@ class EncoderPool:
 
     @cached_property
     def images(self) -> EncoderPool:
-        """Threads that decode images and wait for pages of PDFs, which may take seconds: texts do not wait for them."""
+        """Threads that read headers of images and PDFs, which may take seconds: texts do not wait for them."""
         return EncoderPool(self.workers)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Further threads, which decode the images."""
+        return Decoder(self.workers)
 
     def close(self) -> None:
         """Callers that wait for a thread get Unavailable."""
-        if "images" in vars(self):
-            self.images.close()
+        for name in {"images", "decoder"} & vars(self).keys():
+            getattr(self, name).close()
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -351,7 +355,7 @@ def _has_image(one: TextOrPair) -> bool:
 def _pixels_bytes(encoded: object) -> int:
     texts = encoded if isinstance(encoded, list) else [encoded]
     read = [one if one.images is None else one.images for one in texts if isinstance(one, Texts)]
-    return sum(one.features.nbytes for one in read if one.features is not None)
+    return sum(image.rows_bytes for one in read for image in one.undecoded)
 
 
 def _count_characters(one: TextOrPair) -> int:

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
@@ -181,12 +181,14 @@ class ModelRunner:
         entered: bool = False,
         partial: bool = False,
         device: int | None = None,
+        decode: Callable[[Job, Int32 | None, float], Awaitable[Int32]] | None = None,
     ) -> RunResult:
         """The answers to all texts, in order. Cancelling removes queued texts.
 
         kinds: some of `self.kinds`; fresh: run every text, without caches and without sharing runs; entered: the
         request is already admitted, so its wait is not checked; partial: failed texts become `RunResult.failures`;
-        device: run on that device, before the queue and without retries elsewhere.
+        device: run on that device, before the queue and without retries elsewhere; decode: of texts with undecoded
+        images, see ImageRun.
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
@@ -201,6 +203,9 @@ class ModelRunner:
                 places = None if misses is None or len(misses) == job.count else np.array(misses, np.int32)
                 tokens = len(texts.ids) if places is None else int(texts.sizes[places].sum())
                 self.check_wait(lane, caller, tokens, entered=entered)
+                if decode is not None:
+                    places = await decode(job, places, self._config.max_queue_wait_s)
+                    job.began_s = self.worker.now_s()
                 await self._queue(job, places, lane, device)
             await job.done
             answers = job.answers

@@ -5,6 +5,7 @@ v1 and v2 share the types of their bodies, so each version reads the few fields 
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -19,7 +20,18 @@ from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import Force, Image, ProbabilitiesOnly, Switch, TopN, Width, kind_of_task
 from vectord.products.common.media import read_image
-from vectord.products.common.ranking import EXAMPLE, RankedItem, RerankFields, as_object, ranked, with_fields
+from vectord.products.common.ranking import (
+    EXAMPLE,
+    DocumentItem,
+    Query,
+    RankedItem,
+    RerankFields,
+    as_object,
+    ranked,
+    read_document,
+    read_query,
+    with_fields,
+)
 from vectord.products.common.vectors import (
     EmbeddingType,
     TokenUsage,
@@ -34,6 +46,7 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Input,
+    Item,
     RerankRequest,
     RerankResult,
     TextLengths,
@@ -250,9 +263,9 @@ DEFAULT_CHUNKS = 10  # of a document, in v1
 
 
 class RerankBody(RerankFields):
-    """Only the string fields of a document's object are read, as in Cohere's schema."""
+    """Only the string fields of a document's object are read, as in Cohere's schema, or its image."""
 
-    query: str
+    query: Query
     documents: list[str | dict[str, Any]]
     model: str | None = None
     top_n: TopN = None
@@ -325,7 +338,7 @@ def parse_rerank_v2(body: RerankBody, incoming: Incoming) -> Call:
 
 def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_passage_tokens: int | None) -> Call:
     """shows_documents: the version's default."""
-    if not body.query.strip():
+    if isinstance(body.query, str) and not body.query.strip():
         raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
     for index, name in enumerate(body.rank_fields or ()):
         if not any(isinstance(document, dict) and isinstance(document.get(name), str) for document in body.documents):
@@ -333,7 +346,7 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     shown = body.return_documents
     shows_documents = shows_documents if shown is None else shown
     request = RerankRequest(
-        query=body.query,
+        query=read_query(body.query),
         passages=[_passage(document, body.rank_fields, index) for index, document in enumerate(body.documents)],
         model=body.model or None,
         text=TextOptions(truncate_by_default=True),
@@ -355,14 +368,20 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
     return Call(with_fields(request, body), render)
 
 
-def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> str:
-    """The text of a document that is ranked. Source: Cohere's Rerank guide, "Example with Semi-structured Data"."""
+IMAGE_KEYS = {"image", "content"}  # of Jina's and vLLM's documents, whose clients send the same body
+
+
+def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> Item:
+    """What is ranked of a document. Source: Cohere's Rerank guide, "Example with Semi-structured Data"."""
     if isinstance(document, str):
         return document
     if not rank_fields:
         text = document.get("text")
         if isinstance(text, str):
             return text
+        if document.keys() & IMAGE_KEYS:
+            with suppress(msgspec.ValidationError):
+                return read_document(msgspec.convert(document, DocumentItem), index)
         raise InvalidField("{field} needs a string `text`.", field="passages", index=index)
     lines = [f"{name}: {document[name]}" for name in rank_fields if isinstance(document.get(name), str)]
     if not lines:

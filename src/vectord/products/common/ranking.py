@@ -98,10 +98,11 @@ def read_query(query: Query) -> Item:
 
 def read_documents(documents: Documents) -> list[Item]:
     """Raises InvalidField for a document that is neither text nor image."""
-    return [_read(document, index) for index, document in enumerate(documents)]
+    return [read_document(document, index) for index, document in enumerate(documents)]
 
 
-def _read(document: str | DocumentItem, index: int) -> Item:
+def read_document(document: str | DocumentItem, index: int) -> Item:
+    """Raises as `read_documents`."""
     if isinstance(document, str):
         return document
     if document.content is not None:
