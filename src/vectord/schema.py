@@ -221,6 +221,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     precisions: tuple[Precision, ...] = ("float",)  # dense only: one result for each
     colbert: MultiVectorOptions = COLBERT_ROWS
     patches: bool = False  # ColBERT only: also the part of an image that each vector belongs to
+    pictures: bool = False  # also a small picture of each page of a PDF
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
     conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
@@ -478,6 +479,7 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     muvera: Float32 | None = None  # (N, Muvera.width)
     # (n_i, 4) each: left, top, right and bottom, in fractions of the image; a row of NaN, or None: words
     patches: Sequence[Float32 | None] | None = None
+    pictures: Sequence[bytes] = ()  # JPEG files of `pages`; b"": no page, or one that cannot be drawn
     tokens: Sequence[Float32] | None = None  # (n_i, H) each
     sources: Mapping[VectorKind, str] = {}  # the model that made each kind
     lengths: Mapping[str, TextLengths] = {}  # by model: each has its own tokenizer

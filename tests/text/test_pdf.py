@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
+from PIL import Image
 from tests.pdfs import COLOURS, encrypted_pdf, endless_pdf, pdf_of
 
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import PDF, ImageFacts, Media
 from vectord.text import pdf
 from vectord.text.images import decoded, digest_of, facts_of
-from vectord.text.pdf import page_image, page_size, pages_of
+from vectord.text.pdf import page_image, page_size, pages_of, picture_of
 from vectord.text.pdf_process import MAX_PIXELS
 
 
@@ -44,6 +46,14 @@ def test_a_large_page_is_drawn_smaller() -> None:
     assert page_size(page) == (width, height)
     assert 0.99 * MAX_PIXELS < width * height < 1.01 * MAX_PIXELS
     assert width == pytest.approx(2 * height, abs=1)
+
+
+def test_a_picture_of_a_page_is_a_small_jpeg() -> None:
+    """Without a picture, the answer has the page's vector all the same."""
+    (page,) = pages_of(media_of(pdf_of(COLOURS[:1], size=(14_400, 7200))))
+    image = Image.open(io.BytesIO(picture_of(page)))
+    assert (image.format, image.size) == ("JPEG", (1000, 500))
+    assert picture_of(Media(pdf_of(), type=PDF, page=4)) == b""
 
 
 REFUSED = {

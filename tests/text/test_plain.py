@@ -151,7 +151,7 @@ def test_a_file_in_base64_is_not_read_as_a_text(make: Any, text: str, tmp_path: 
     encoder = make_encoder(tmp_path, make())
     with refuses(InvalidField, index=1):
         read(encoder, ["a dog", text], PLAIN)
-    with pytest.raises(InvalidField, match="a file in base64, where a text is expected"):
+    with pytest.raises(InvalidField, match="an image or another file in base64, where a text"):
         encoder.chunk(text, ChunkOptions(max_tokens=5))
     with refuses(InvalidField, index=0):
         encoder.cut([text], 5)

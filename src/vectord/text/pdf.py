@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from types import MappingProxyType
@@ -32,6 +33,7 @@ COMMAND_LINE = (sys.executable, "-P", str(Path(__file__).with_name("pdf_process.
 PIPE_BYTES = 2**18  # a page has 10 MB
 MAX_BYTES = 64 * 2**20
 MAX_PAGES = 2000
+PICTURE_SIDE = 1000
 SIGNATURE, SIGNATURE_BYTES = b"%PDF-", 1024  # it begins within the first bytes of a file
 
 CRASHED, SLOW = 10, 11  # in place of the status of a reply
@@ -87,6 +89,16 @@ def page_image(media: Media, index: int | None = None) -> Image:
     reply = _read(media, index)
     _refuse_whole(media, index)
     return Image.frombytes("RGB", (reply.width, reply.number), reply.rows, "raw", "RGB", reply.stride)
+
+
+def picture_of(media: Media) -> bytes:
+    """A page as a JPEG file of at most PICTURE_SIDE pixels in height and width; b"" if it cannot be drawn."""
+    file = BytesIO()
+    with suppress(InvalidField):
+        image = page_image(media)
+        image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+        image.save(file, "JPEG", quality=80)
+    return file.getvalue()
 
 
 def _refuse_whole(media: Media, index: int | None) -> None:

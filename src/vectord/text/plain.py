@@ -271,7 +271,7 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, 
 def refuse_data_uri(text: str, index: int | None) -> None:
     """Raises InvalidField for a text that is a data URI as a whole."""
     if text[:99].lstrip()[:5].lower() == "data:" and _data_uri.fullmatch(text.strip()):
-        raise InvalidField("{field} is a file in base64, where a text is expected.", index=index)
+        raise InvalidField("{field} is an image or another file in base64, where a text is expected.", index=index)
 
 
 def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:

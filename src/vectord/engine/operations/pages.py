@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from vectord.engine.operations.task import PART_CHARACTERS, Task
 from vectord.errors import InvalidRequest, TooManyInputs, VectordError
 from vectord.schema import EmbedRequest, EmbedResult, Input, InputPage, Media
-from vectord.text.pdf import pages_of
+from vectord.text.pdf import pages_of, picture_of
 
 MAX_PAGES = 100  # of a request: a page has a thousand rows or more, which stay in memory until its answer
 
@@ -31,7 +31,11 @@ async def embed_pages(
             raise
         raise error.at(index=places[error.index].index) from error.__cause__
     failures = {row: error.at(index=places[row].index) for row, error in result.failures.items()}
-    return replace(result, pages=places, failures=failures)
+    pictures = []
+    for page in request.inputs if request.pictures else ():
+        drawn = isinstance(page, Media) and page.page is not None
+        pictures.append(await task.pool.images.run(PART_CHARACTERS, partial(picture_of, page)) if drawn else b"")
+    return replace(result, pages=places, pictures=pictures, failures=failures)
 
 
 async def _split(request: EmbedRequest, task: Task) -> tuple[EmbedRequest, Sequence[InputPage]]:

@@ -1,5 +1,6 @@
 """/vectord/embed and /vectord/documents: the vectors of texts and of their chunks."""
 
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, cast
@@ -67,6 +68,7 @@ class EmbedBody(VectorFields, kw_only=True):
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
     colbert: MultiVectorOptions | None = None
     patches: bool | None = False  # also the part of the image that each ColBERT vector belongs to
+    pictures: Annotated[bool | None, about("also a JPEG of each page of a PDF, of at most 1000 pixels")] = False
     partial_results: bool | None = False  # an input that cannot be embedded gets an error of its own
 
 
@@ -91,6 +93,7 @@ class EmbeddedInput(msgspec.Struct):
 
     index: int  # of the input
     page: int | UnsetType = UNSET  # of a PDF, counted from 1
+    picture: str | UnsetType = UNSET  # with `pictures`: of the page, in base64
     dense: EncodedVector | dict[Precision, EncodedVector] | UnsetType = UNSET
     sparse: SparseAnswer | UnsetType = UNSET
     colbert: list[EncodedVector] | UnsetType = UNSET  # one vector per token
@@ -129,6 +132,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         precisions=precisions,
         colbert=body.colbert or COLBERT_ROWS,
         patches=body.patches is True,
+        pictures=body.pictures is True,
         expect_fingerprint=read_fingerprint(body.expect_fingerprint),
         partial=body.partial_results is True,
     )
@@ -169,6 +173,8 @@ def render_embed(precisions: Sequence[Precision], encoding: Encoding, result: Em
         if result.pages:
             place = result.pages[index]
             item = {"index": place.index} if place.page is None else {"index": place.index, "page": place.page}
+        if result.pictures and result.pictures[index]:
+            item["picture"] = b64encode(result.pictures[index]).decode()
         if index in result.failures:
             data.append(item | {"error": error_object(result.failures[index])})
             continue

@@ -118,7 +118,7 @@ def test_dropped_images_are_added_and_another_query_sends_none_again(page: Page)
 
 
 def test_each_page_of_a_pdf_has_a_score_of_its_own(page: Page, server: str) -> None:
-    """With its number; a page is an empty sheet, on which the patches are marked."""
+    """With its number and its picture, on which the patches are marked; a chosen file is an empty sheet."""
     pdf = FilePayload(name="report.pdf", mimeType="application/pdf", buffer=pdf_of())
     panel = searched(page, PAGES, [pdf, FILES[0]])
     run(panel)
@@ -131,7 +131,9 @@ def test_each_page_of_a_pdf_has_a_score_of_its_own(page: Page, server: str) -> N
     last = httpx.post(f"{server}/vectord/embed", json=body).raise_for_status().json()["data"][2]
     panel.locator("ol.shots").get_by_role("button", name="report.pdf, page 3").click()
     expect(panel.get_by_role("heading", name="report.pdf, page 3")).to_be_visible()
-    expect(panel.locator(".page .sheet")).to_be_visible()
+    expect(panel.locator(".drop .sheet")).to_be_visible()
+    size = panel.locator(".page img").evaluate("image => [image.naturalWidth, image.naturalHeight]")
+    assert size == [100, 50]
     expect(panel.locator(".page rect")).to_have_count(sum(box is not None for box in last["patches"]))
 
 

@@ -17,7 +17,7 @@ const thumbnails = el("ul", { class: "shots small", "aria-label": "Chosen files"
 const remove = el("button", { type: "button", hidden: true, onclick: () => choose([]) }, "Remove the files");
 const drop = dropZone("Drop images or PDFs here, or choose them", { accept: "image/*,application/pdf", multiple: true },
   (added) => choose([...chosen, ...added.map(entryOf)].slice(0, MAX_FILES)), thumbnails, remove);
-let chosen = []; // {file, url, pages: by fingerprint, a list of {rows, patches, page}; of an image one}
+let chosen = []; // {file, url, pages: by fingerprint, a list of {rows, patches, page, picture}; of an image one}
 
 const entryOf = (file) => ({ file, url: URL.createObjectURL(file), pages: new Map() });
 const isPdf = ({ file }) => file.type === "application/pdf";
@@ -29,9 +29,10 @@ function choose(entries) {
   drop.dispatchEvent(new Event("input", { bubbles: true })); // the code next to the form
 }
 
-/** The image. A browser draws no page of a PDF in other pages: it is an empty sheet. */
-function pictureOf(entry, alt) {
-  if (!isPdf(entry)) return el("img", { src: entry.url, alt, title: alt });
+/** The image, or the server's picture of a page. A browser draws no PDF in other pages: it is an empty sheet. */
+function pictureOf(entry, alt, picture) {
+  const src = isPdf(entry) ? picture : entry.url;
+  if (src) return el("img", { src, alt, title: alt });
   return el("span", { class: "sheet", role: "img", "aria-label": alt || "PDF", title: alt }, "PDF");
 }
 
@@ -67,10 +68,10 @@ export const images = {
     const order = best.map(({ id }) => id);
     const matches = hasPatches(model) ? matchesOf(await tokensOf(asking, query.value, model, "query"), rows) : null;
     matches?.show(best[0]);
-    const ranked = best.map((page, rank) => itemOf(page.entry, page.name, matches && (() => matches.show(page)), [
+    const ranked = best.map((page, rank) => itemOf(page, page.name, matches && (() => matches.show(page)), [
       `${rank + 1}. `, el("b", { class: "number" }, decimal(page.score)),
       first && ` (before: ${first.order.indexOf(page.id) + 1 || "\u2013"})`]));
-    const failed = [...failures].map(([entry, message]) => itemOf(entry, entry.file.name, null, el("span", { class: "bad" }, message)));
+    const failed = [...failures].map(([entry, message]) => itemOf({ entry }, entry.file.name, null, el("span", { class: "bad" }, message)));
     return {
       nodes: [
         el("p", { class: "note" }, "Score: ", el("b", {}, matches ? "sum of the best match of each token" : "cosine"),
@@ -94,7 +95,8 @@ async function embedded(listed, asked, report) {
   const work = async () => {
     for (let entry = waiting.shift(); entry; entry = waiting.shift()) {
       try {
-        const answer = await post("vectord/embed", body(asked, inputOf(entry, await contentAsUri(entry.file)), "document"));
+        const asking = body(asked, inputOf(entry, await contentAsUri(entry.file)), "document");
+        const answer = await post("vectord/embed", isPdf(entry) ? { ...asking, pictures: true } : asking);
         entry.pages.set(fingerprint, vectorsOf(answer));
         answers.push(answer);
       } catch (error) {
@@ -131,16 +133,22 @@ function contentAsUri(file) {
   });
 }
 
-/** {rows, patches, page} of each image or page of an answer. A dense vector is one row; patches: the box of each row, or null. */
+/** {rows, patches, page, picture} of each image or page of an answer. A dense vector is one row; patches: the box of each row, or null. */
 function vectorsOf({ json: { data } }) {
-  return data.map(({ dense, colbert, patches, page }) => ({ rows: (colbert ?? [dense]).map((row) => Float32Array.from(row)), patches, page }));
+  return data.map(({ dense, colbert, patches, page, picture }) => ({
+    rows: (colbert ?? [dense]).map((row) => Float32Array.from(row)), patches, page, picture: picture && urlOfJpeg(picture),
+  }));
+}
+
+function urlOfJpeg(base64) {
+  return URL.createObjectURL(new Blob([Uint8Array.from(atob(base64), (sign) => sign.codePointAt(0))], { type: "image/jpeg" }));
 }
 
 const inputOf = (entry, content) => (entry && isPdf(entry) ? { pdf: content } : { image: content });
 const sumOf = (values) => values.reduce((sum, value) => sum + value);
 
-function itemOf(entry, name, show, words) {
-  const parts = [pictureOf(entry, ""), el("span", {}, words), el("span", { class: "note" }, name)];
+function itemOf({ entry, picture }, name, show, words) {
+  const parts = [pictureOf(entry, "", picture), el("span", {}, words), el("span", { class: "note" }, name)];
   return el("li", {}, show ? el("button", { type: "button", onclick: show }, parts) : parts);
 }
 
@@ -156,7 +164,7 @@ function matchesOf(names, rows) {
     selected = at;
     paint();
   });
-  const show = ({ entry, name, patches, rows: shown }) => {
+  const show = ({ entry, name, patches, picture, rows: shown }) => {
     const boxes = patches.filter(Boolean); // without the rows of a text
     const ofTokens = similarities(rows, shown.filter((_, at) => patches[at]));
     const means = boxes.map((_, at) => sumOf(ofTokens.map((row) => row[at])) / ofTokens.length);
@@ -174,7 +182,7 @@ function matchesOf(names, rows) {
       readout.textContent = `${words[selected]} \u2192 ${percent(left)} from the left, ${percent(top)} from the top: ${decimal(scores[best])}`;
     };
     title.textContent = name;
-    place.replaceChildren(pictureOf(entry, name),
+    place.replaceChildren(pictureOf(entry, name, picture),
       svg("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" }, squares));
     buttons.select(selected);
     place.scrollIntoView({ block: "nearest" });
