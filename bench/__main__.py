@@ -150,10 +150,13 @@ def _images(options: argparse.Namespace) -> None:
     from bench import images  # noqa: PLC0415 - torch, transformers and Pillow
 
     machine, count = conditions(), min(options.texts, 512)
-    found = images.measure(options.models_folder, options.families, count, options.rounds)
+    found = images.measure(
+        options.models_folder, options.families, count, options.rounds, install=not options.no_install
+    )
     about = {
         "models": "random weights in the shapes named",
-        "images": f"{count} JPEG photographs of {images.SIZE[0]} x {images.SIZE[1]} pixels; over HTTP "
+        "images": f"{count} JPEG photographs of {images.SIZE[0]} x {images.SIZE[1]} pixels, or "
+        f"{images.PAGES_A_ROUND} pages of {images.PAGE[0]} x {images.PAGE[1]}; over HTTP "
         f"{images.PER_REQUEST} a request on {images.CONNECTIONS} connections",
         "figures": f"the best of {options.rounds} alternating rounds; decoding: one thread, without the network",
     }
@@ -271,7 +274,7 @@ def _options() -> argparse.Namespace:
         "fairness: single requests during a bulk job, and two servers on one machine; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; "
         "families: tokens per second and core of every architecture; wire: CPU time of each API; "
-        "images: photographs in process and over HTTP, next to sentence-transformers; "
+        "images: photographs in process and over HTTP, next to sentence-transformers and infinity; "
         "bulk: a file to a file; console: cost of the page; "
         "precision: vectors and search results of each dtype; "
         "quality: nDCG@10 and recall of each dtype and kind of vectors; int8: its speed next to the usual dtype; "

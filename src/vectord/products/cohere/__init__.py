@@ -322,7 +322,7 @@ _rerank = partial(
     example={**EXAMPLE, "return_documents": True},
 )
 def parse_rerank_v1(body: RerankBody, incoming: Incoming) -> Call:
-    return _rank(body, "1", shows_documents=True, max_passage_tokens=body.max_tokens_per_doc)
+    return _rank(body, "1", shows_documents=True, max_tokens_per_doc=None)
 
 
 @_rerank(
@@ -332,12 +332,11 @@ def parse_rerank_v1(body: RerankBody, incoming: Incoming) -> Call:
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
 )
 def parse_rerank_v2(body: RerankBody, incoming: Incoming) -> Call:
-    max_passage_tokens = body.max_tokens_per_doc or MAX_TOKENS_PER_DOC
-    return _rank(body, "2", shows_documents=False, max_passage_tokens=max_passage_tokens)
+    return _rank(body, "2", shows_documents=False, max_tokens_per_doc=MAX_TOKENS_PER_DOC)
 
 
-def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_passage_tokens: int | None) -> Call:
-    """shows_documents: the version's default."""
+def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_tokens_per_doc: int | None) -> Call:
+    """shows_documents, max_tokens_per_doc: the version's defaults, the latter of texts alone: no image is cut."""
     if isinstance(body.query, str) and not body.query.strip():
         raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
     for index, name in enumerate(body.rank_fields or ()):
@@ -345,13 +344,15 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_pass
             raise InvalidField("{field} is a string of no document.", field="rank_fields", index=index)
     shown = body.return_documents
     shows_documents = shows_documents if shown is None else shown
+    passages = [_passage(document, body.rank_fields, index) for index, document in enumerate(body.documents)]
+    only_texts = all(isinstance(passage, str) for passage in passages)
     request = RerankRequest(
         query=read_query(body.query),
-        passages=[_passage(document, body.rank_fields, index) for index, document in enumerate(body.documents)],
+        passages=passages,
         model=body.model or None,
         text=TextOptions(truncate_by_default=True),
         raw=False,
-        max_passage_tokens=max_passage_tokens,
+        max_passage_tokens=body.max_tokens_per_doc or (max_tokens_per_doc if only_texts else None),
     )
 
     def render(result: RerankResult) -> Rendered:
