@@ -159,8 +159,8 @@ sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: the packages of a core instal
 	  --mc-type application --output-reproducible --output-file dist/vectord.cdx.json
 	@echo dist/vectord.cdx.json
 
-fuzz: $(DEV_ENV) ## Fuzz all parsers with 120,000 inputs (takes minutes; options: make fuzz ARGS="--inputs 1000000")
-	@.venv-dev/bin/python -m tests.safety.fuzz $(ARGS)
+fuzz: $(DEV_ENV) ## Fuzz all parsers with 120,000 inputs (takes minutes; more: make fuzz FUZZ_INPUTS=2000)
+	@FUZZ_INPUTS=$(or $(FUZZ_INPUTS),700) .venv-dev/bin/python -m pytest -q tests/safety/test_fuzz.py $(ARGS)
 
 URL ?= http://127.0.0.1:8000
 attack: $(DEV_ENV) ## Attack a server of this machine and print what held (make attack URL=... ARGS="--seconds 60")

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from tests.keys import entry, keys_file
 from tests.ports import free_port
 from tests.server.asgi import call
 
@@ -60,10 +61,8 @@ async def test_models_are_listed_by_name_and_alias() -> None:
 @pytest.mark.parametrize("settings", [{}, {"metrics_key": "scrape"}], ids=["open", "private"])
 async def test_metrics_name_keys_only_if_they_are_private(tmp_path: Path, settings: dict[str, str]) -> None:
     """Anyone may read open ones."""
-    file = tmp_path / "keys.toml"
-    file.write_text(f'[[keys]]\nname = "search-team"\nsha256 = "{"0" * 64}"\n')
-    file.chmod(0o600)
-    app = compose.build(Config(device=FAKE, server=ServerConfig(api_keys_file=str(file), **settings))).app
+    server = ServerConfig(api_keys_file=keys_file(tmp_path, entry("search-team")), **settings)
+    app = compose.build(Config(device=FAKE, server=server)).app
     reply = await call(app, "GET", "/metrics", headers={"authorization": "Bearer scrape"})
     assert reply.status == 200
     assert (b"search-team" in reply.body) is bool(settings)

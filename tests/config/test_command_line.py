@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
 import pytest
-from click.exceptions import Exit
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.config.start import NOTHING, load, refused
 
 from vectord.config.profiles import make_profile
 from vectord.config.settings import SETTINGS
 from vectord.config.sources import Origin
-from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
 
 PROFILES = [make_profile(name, profiles()) for name in profiles()]
@@ -186,20 +181,3 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
 def test_a_bad_option_is_refused(tmp_path: Path, argv: list[str], line: str) -> None:
     """In one line, with the option, the expected form and the closest name."""
     assert refused(argv, NOTHING, tmp_path) == line
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.text(max_size=12) | st.sampled_from(FLAGS)))
-def test_any_words_load_or_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, argv: list[str]) -> None:
-    """`load` returns, raises ConfigError, or has printed the help."""
-    cwd = tmp_path_factory.getbasetemp()
-    logging.disable()
-    try:
-        load(argv, NOTHING, cwd)
-    except ConfigError as refusal:
-        assert len(refusal.message.splitlines()) == 1
-    except Exit as end:
-        assert end.exit_code == 0
-        assert {"-h", "--help", "--help-all"} & set(argv)
-    finally:
-        logging.disable(logging.NOTSET)

@@ -21,17 +21,6 @@ def test_grafana_can_read_the_dashboard() -> None:
         assert all('job="$job"' in target["expr"] for target in panel["targets"])
 
 
-def test_panels_do_not_overlap() -> None:
-    """Each panel has its own cells of Grafana's 24 columns."""
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert max(x for x, _ in cells) < 24
-        assert not cells & taken
-        taken |= cells
-
-
 def test_every_panel_of_smart_embedder_exists() -> None:
     """They have the names of its README."""
     wanted = {

@@ -6,12 +6,10 @@ The page's models are the default one, whose vectors are real, and two tiny rand
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import httpx
-import msgspec
 import pytest
 from tests.docs.examples import SERVER, check_alike, examples
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
@@ -91,21 +89,6 @@ def test_every_route_has_an_example() -> None:
     table = Table([DIALECT], [], DIALECT.render_error)
     shown = {(one.method, table.find(one.method, one.path).endpoint.path) for one in EXAMPLES}
     assert {(route.method, route.path) for route in DIALECT.routes} <= shown
-
-
-@pytest.mark.parametrize("body", [route.body for route in DIALECT.routes if route.body], ids=lambda body: body.__name__)
-def test_every_field_of_a_body_is_described(body: type[msgspec.Struct]) -> None:
-    """The page contains the name of every field, nested fields included."""
-    missing = [name for name in _fields(body) if f"`{name}`" not in PAGE]
-    assert not missing
-
-
-def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
-    for name, kind in get_type_hints(struct).items():
-        yield name
-        for part in (kind, *get_args(kind)):
-            if isinstance(part, type) and issubclass(part, msgspec.Struct):
-                yield from _fields(part)
 
 
 def test_error_types_score_kinds_and_headers_are_listed() -> None:

@@ -1,4 +1,4 @@
-"""`PARSERS`: every parser of untrusted data, with inputs for it. test_fuzz.py and fuzz.py run them.
+"""`PARSERS`: every parser of untrusted data, with inputs for it. test_fuzz.py runs them.
 
 A parser may return a value or raise a VectordError; anything else is a defect. Inputs are generated in three ways: from
 the expected type, by changing bytes of a valid input, and at random.

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.server.fakes import FakeEngine
-from tests.server.live import Client, Live, ask, connected, get, live, post
+from tests.server.live import Client, Live, connected, live, post
 
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http import answer
@@ -76,45 +76,6 @@ async def _flood(client: Client) -> None:
     except ConnectionError:
         return
     raise AssertionError("655 MB were taken")
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (get("/health", method="HEAD"), 200),
-        (get("/v1/models", method="OPTIONS"), 405),
-        (get("/v1/embeddings"), 405),
-        (get("/v1/embeddings", method="DELETE"), 405),
-        (post(HELLO, "/health"), 405),
-        (post(HELLO, "/v1/embeddings", {"expect": "the-impossible"}), 200),
-        (b"POST /v1/embeddings HTTP/1.0\r\ncontent-length: 14\r\n\r\n" + b'{"input": "x"}', 200),
-        (b"POST http://other/v1/embeddings HTTP/1.1\r\ncontent-length: 14\r\n\r\n" + b'{"input": "x"}', 200),
-        (get("/health", {"content-length": "3"}) + b"abc", 200),
-        (get("/%00%ff%2e%2e/"), 404),
-        (get("/" + "a" * 10_000), 404),
-        (get("/health?" + "q" * 10_000), 200),
-    ],
-    ids=[
-        "HEAD",
-        "OPTIONS",
-        "GET for POST",
-        "DELETE",
-        "POST for GET",
-        "an unknown Expect",
-        "HTTP/1.0",
-        "a whole URL",
-        "GET with a body",
-        "an odd path",
-        "a long path",
-        "a long query",
-    ],
-)
-async def test_odd_requests_are_never_500(request_bytes: bytes, status: int) -> None:
-    """Each is served or refused, with a request id."""
-    async with with_another_request() as running:
-        reply = await ask(running, request_bytes)
-        assert reply.status == status
-        assert "x-request-id" in reply.headers
 
 
 async def test_expect_100_continue() -> None:

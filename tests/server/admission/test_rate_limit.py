@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Rate, load_dialects
 from vectord.schema import TextLength, TextLengths
 from vectord.server.admission.buckets import Draw, LocalBuckets
-from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
 
@@ -317,45 +314,3 @@ async def test_a_bucket_that_refuses_is_in_use(monkeypatch: pytest.MonkeyPatch) 
     for number in range(1000):
         assert await refused_for_s(buckets, rate, str(number)) == 0
         assert await refused_for_s(buckets, rate, "a") > 0
-
-
-@asynccontextmanager
-async def redis_that_answers(reply: bytes) -> AsyncIterator[str]:
-    """The URL of a server that sends `reply` for each command, except for those that open a connection."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while head := await reader.readline():
-                words = []
-                for _ in range(int(head[1:])):
-                    size = int((await reader.readline())[1:])
-                    words.append((await reader.readexactly(size + 2))[:-2])
-                writer.write(b"+OK\r\n" if words[0].upper() in (b"CLIENT", b"HELLO", b"SELECT") else reply)
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(b"+OK\r\n", id="word"),
-        pytest.param(b"*0\r\n", id="nothing"),
-        pytest.param(b"*2\r\n:5\r\n$1\r\n1\r\n", id="place"),
-        pytest.param(b"*2\r\n:0\r\n$3\r\nnan\r\n", id="nan"),
-        pytest.param(b"no protocol\r\n", id="protocol"),
-        *(pytest.param(b"-%b x\r\n" % error, id=error.decode()) for error in (b"WRONGTYPE", b"NOAUTH", b"NOSCRIPT")),
-    ],
-)
-async def test_an_unexpected_answer_of_redis_is_an_outage(reply: bytes) -> None:
-    """Each process limits separately; such answers failed requests, or refused them."""
-    pytest.importorskip("redis.asyncio")
-    async with redis_that_answers(reply) as url:
-        config = ServerConfig(redis_url=url, rate_limit_requests_per_minute=1, rate_limit_burst_size=2)
-        gate = Gate(config, [EMBED])
-        app = create_app(FakeEngine(), [EMBED], config, gate=gate)
-        statuses = [(await call(app, "POST", "/v1/embed", b'{"input": "hello"}')).status for _ in range(3)]
-        await gate.limits.aclose()
-    assert statuses == [200, 200, 429]

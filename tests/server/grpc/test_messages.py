@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.products.results import VECTORS, classify_result, embed_result, model_info, model_list, rerank_result, usage
+from tests.products.results import classify_result, embed_result, model_info, model_list, rerank_result, usage
 
 from vectord import __version__
 from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge
@@ -226,13 +226,6 @@ METADATA = pb.Metadata(
     inference_time_ns=35_100_000,
 )
 USED = usage([(9, 4)])
-
-
-def test_embed():
-    """The exact row, and the times in nanoseconds."""
-    response = messages.embedding(embed_result(VECTORS[1:], USED))
-    assert np.array_equal(np.array(response.embeddings, np.float32), VECTORS[1])
-    assert response == pb.EmbedResponse(embeddings=VECTORS[1].tolist(), metadata=METADATA)
 
 
 @pytest.mark.parametrize("width", [1, 31, 32, 4095, 4096, 600_000])

@@ -69,18 +69,6 @@ class Answers:
             self.gates.setdefault(message, asyncio.Event()).set()
 
 
-async def test_answers_keep_the_order_of_the_messages():
-    answers = Answers()
-    running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, answers.deliver, 100))
-    await until(lambda: answers.running == 3)
-    answers.release(b"c", b"b")
-    await until(lambda: answers.running == 1)
-    assert answers.delivered == []
-    answers.release(b"a")
-    await ended(running)
-    assert answers.delivered == [b"A", b"B", b"C"]
-
-
 async def test_an_answer_does_not_wait_for_the_next_message():
     """A client may wait for each answer before it sends again."""
     answers = Answers()
@@ -137,34 +125,6 @@ async def test_the_first_failure_in_order_is_raised():
     with pytest.raises(ValueError, match="bad 1"):
         await ended(ordered(sent([b"bad 1", b"bad 2", b"c"]), answers.answer, answers.deliver, 100))
     assert answers.running == 0
-
-
-@pytest.mark.parametrize("delivering", [False, True], ids=["answering", "delivering"])
-async def test_a_cancelled_stream_cancels_its_answers(delivering):
-    """In every state."""
-    answers = Answers()
-    begun = asyncio.Event()
-
-    async def deliver(answer: bytes) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, deliver, 100))
-    await until(lambda: answers.running == 3)
-    if delivering:
-        answers.release(b"a")
-        await begun.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await ended(running)
-    assert answers.running == 0
-
-
-async def test_a_stream_without_messages_ends():
-    """Without an answer."""
-    answers = Answers()
-    await ordered(sent([]), answers.answer, answers.deliver, 100)
-    assert answers.delivered == []
 
 
 # --- rankings --------------------------------------------------------------------------------------------------

@@ -312,49 +312,6 @@ def test_the_code_of_every_api_returns_the_vector_of_the_page(page: Page, overlo
         assert len(vectors) == 1 and np.allclose(vectors[0], shown, atol=1e-5), label
 
 
-def test_the_code_of_every_api_returns_the_scores_of_the_page(page: Page) -> None:
-    """Probabilities of a reranker."""
-    panel = use_tool(page, "Rerank", HOSTILE)
-    run(panel)
-    shown = [number(cell) for cell in panel.locator(".ranks td:nth-child(3)").all_inner_texts()]
-    found = answers(page)
-    assert len(found) > 8
-    for label, (response,) in found.items():
-        scores = re.findall(r'"(?:relevance_)?score": (-?[\d.e-]+)', json.dumps(response))
-        assert sorted(set(map(float, scores)), reverse=True) == pytest.approx(shown, abs=1e-4), label
-
-
-def test_the_code_of_every_api_returns_the_vectors_of_each_token(page: Page, server: str) -> None:
-    """Of the query and of the document, in two calls."""
-    use_tool(page, "ColBERT", BGE)
-    found = answers(page)
-    assert len(found) > 1
-    wanted = [lists_in(each["data"][0]["colbert"]) for each in found["vectord, as here"]]
-    vectors = [np.array(next(each)) for each in wanted]
-    for label, responses in found.items():
-        for response, expected in zip(responses, vectors, strict=True):
-            matches = [each for each in lists_in(response) if np.shape(each[0]) == expected[0].shape]
-            assert len(matches) == 1 and np.allclose(matches[0], expected, atol=1e-5), label
-
-
-def test_the_code_of_every_api_returns_the_tokens_of_the_page(page: Page) -> None:
-    """Those APIs that add the same special tokens."""
-    panel = use_tool(page, "Tokenize", MINILM)
-    for with_specials in (True, False):
-        panel.get_by_label("with special tokens").set_checked(with_specials)
-        run(panel)
-        panel.get_by_text("As a table").click()
-        ids = [int(cell) for cell in panel.locator("details td:nth-child(3)").all_inner_texts()]
-        found = answers(page)
-        assert len(found) > 2
-        for label, (response,) in found.items():
-            lists = (
-                [item["id"] if isinstance(item, dict) and "id" in item else item for item in each]
-                for each in lists_in(response)
-            )
-            assert ids in lists, label
-
-
 @pytest.mark.parametrize("language", ["Python", "JavaScript"])
 def test_the_code_of_each_language_returns_the_same_result(page: Page, server: str, language: str) -> None:
     """Of one call, and of two."""
