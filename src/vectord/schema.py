@@ -208,7 +208,7 @@ class MultiVectorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 COLBERT_ROWS = MultiVectorOptions()
 
 
-class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Vectors of texts, all kinds from one forward pass; without `outputs`, none."""
 
     inputs: Sequence[Input]
@@ -233,7 +233,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return not self.conversations and set(map(type, self.inputs)) == {str}
 
 
-class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Long texts in pieces: a dense vector for each chunk."""
 
     documents: Sequence[str]
@@ -251,7 +251,7 @@ class DocumentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     expect_fingerprint: str | None = None
 
 
-class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RerankRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Scores of passages for a query."""
 
     query: Item
@@ -267,7 +267,7 @@ class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_query_tokens: int | None = None  # the same for the query
 
 
-class ClassifyRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifyRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Scores of all labels for texts or pairs of texts."""
 
     inputs: Sequence[str | tuple[str, str]]
@@ -279,7 +279,7 @@ class ClassifyRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
 
 
-class SimilarityRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SimilarityRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Cosine of one text with each of several."""
 
     source: str
@@ -288,7 +288,7 @@ class SimilarityRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
 
 
-class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     inputs: Sequence[str]
     model: str | None = None
     add_special_tokens: bool = True
@@ -296,47 +296,47 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Sequence[Conversation] = ()  # the inputs, in place of `inputs`
 
 
-class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ids: Sequence[Sequence[int]]
     model: str | None = None
     skip_special_tokens: bool = True
 
 
-class ListModels(msgspec.Struct, frozen=True, kw_only=True):
+class ListModels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All served models, or the one named `model` (ModelNotFound if it is not served)."""
 
     model: str | None = None
 
 
-class LoadModel(msgspec.Struct, frozen=True, kw_only=True):
+class LoadModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Load a served model now; returns when it is ready. For operators only."""
 
     model: str
 
 
-class UnloadModel(msgspec.Struct, frozen=True, kw_only=True):
+class UnloadModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Unload a model after its last request; it loads again on its next use."""
 
     model: str
 
 
-class PullModel(msgspec.Struct, frozen=True, kw_only=True):
+class PullModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Begin to fetch a model from the hub, or report how far it is; serves it at the end. For operators only."""
 
     model: str
 
 
-class RemoveModel(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Stop serving a pulled model, and delete its files from the cache. For operators only."""
 
     model: str
 
 
-class ShowStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ShowStatistics(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The engine's counts since its start."""
 
 
-class MultiRequest(msgspec.Struct, frozen=True, kw_only=True):
+class MultiRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Several requests in one body: all are answered, or the first failure is."""
 
     requests: Sequence[EmbedRequest | RerankRequest | ClassifyRequest]
@@ -466,7 +466,7 @@ class Span(msgspec.Struct, frozen=True):
     stop: int
 
 
-class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Row i belongs to `inputs[i]`, or to `pages[i]`. Kinds that were not requested are empty or None."""
 
     model: str
@@ -498,14 +498,14 @@ class ChunkedDocument(msgspec.Struct, frozen=True, kw_only=True):
     mean: Float32 | None = None  # (D,)
 
 
-class DocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentsResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str
     fingerprint: str
     documents: Sequence[ChunkedDocument]
     usage: Usage
 
 
-class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
+class RerankResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """`scores[i]` belongs to `passages[i]`; higher is better for every kind."""
 
     model: str
@@ -520,7 +520,7 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
     spans: Sequence[Span] | None = None  # the best chunk of each passage, if chunks were requested
 
 
-class ClassifyResult(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifyResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str
     fingerprint: str
     labels: Sequence[str]
@@ -531,7 +531,7 @@ class ClassifyResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
-class SimilarityResult(msgspec.Struct, frozen=True, kw_only=True):
+class SimilarityResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str
     fingerprint: str
     scores: Float32  # (N,) cosine
@@ -548,14 +548,14 @@ class Token(msgspec.Struct, frozen=True):
     stop: int | None
 
 
-class TokenizeResult(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str
     tokens: Sequence[Sequence[Token]]
     usage: Usage
     max_input_tokens: int = 0  # of the model
 
 
-class DecodeResult(msgspec.Struct, frozen=True, kw_only=True):
+class DecodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str
     texts: Sequence[str]
 
@@ -622,14 +622,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     truncates: bool | None  # the server's setting; None: each product's default
 
 
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+class ModelList(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     models: Sequence[ModelInfo]
     limits: Limits
     starting: bool = False  # models still load at the start, and reject requests
     required: Literal["any", "first", "all"] = "any"  # models that must answer before the server is ready
 
 
-class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+class Statistics(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Counts since the start. `embed_` counts requests for vectors, `batches` those of embedding models; refused
     requests, for vectors or scores, met a full queue or a rate limit."""
 
@@ -669,21 +669,21 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     devices: Mapping[str, DeviceMemory]  # with their own memory, by name
 
 
-class MultiResult(msgspec.Struct, frozen=True, kw_only=True):
+class MultiResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The result of each request, in order."""
 
     results: Sequence[EmbedResult | RerankResult | ClassifyResult]
     usage: Usage  # of all together, lengths in order
 
 
-class PullResult(msgspec.Struct, frozen=True, kw_only=True):
+class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str  # the requested name; the served one at the end
     state: Literal["pulling", "served"]
     done_bytes: int = 0
     total_bytes: int = 0  # of all needed files
 
 
-class RemoveResult(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str  # the hub id
     freed_bytes: int
 

@@ -192,7 +192,7 @@ async def test_a_front_end_that_does_not_read_does_not_block_others(monkeypatch:
             stuck.setblocking(False)
             loop = asyncio.get_running_loop()
             for number in range(1, 40):
-                call = encode_call(ANSWER, ONE, ANYONE)
+                call = encode_call(ANSWER, ONE, ANYONE, None)
                 await loop.sock_sendall(stuck, frame(FrameKind.CALL, number, call)[0])
             await fake.entered.acquire()
             assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)

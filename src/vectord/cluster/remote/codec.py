@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias, cast, get_args, get_origin
+from typing import Any, TypeAlias, get_origin
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from vectord.errors import InvalidField, Untokenizable, VectordError, restored
 from vectord.observability.exchange import ConnectionsCounted, Exchange
 from vectord.observability.metrics import FigurePart
 from vectord.products.common.dialect import Rate
-from vectord.schema import Caller, ModelList, MultiRequest, MultiResult, Operation, Request, Result, Usage
+from vectord.schema import Caller, ModelList, Operation, Request
 from vectord.server.admission.buckets import Draw
 from vectord.text.sequence import TokenizedTexts
 
@@ -32,8 +32,6 @@ Array: TypeAlias = npt.NDArray[Any]
 
 ALIGNMENT = 16  # bytes, enough for every dtype of a number
 
-REQUESTS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Request)}
-RESULTS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Result)}
 ERRORS: Mapping[str, type[VectordError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, VectordError)
 }
@@ -41,8 +39,9 @@ ERRORS: Mapping[str, type[VectordError]] = {
 HEARTBEAT_S = 0.3  # between two announcements of the engine's state
 Report: TypeAlias = Exchange | ConnectionsCounted
 ANSWER = "answer"  # with a request, its caller, and its texts if the front-end has tokenized them
-# The other methods of the engine's process, with the types of their arguments.
+# The methods of the engine's process, with the types of their arguments.
 ARGUMENTS: Mapping[str, Any] = {
+    ANSWER: tuple[Request, Caller, TokenizedTexts | None],
     "check_busy": tuple[Operation, Caller],
     "draw": tuple[list[Draw]],
     "spend": tuple[Rate, str, int],
@@ -61,35 +60,17 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_call(method: str, *arguments: Any) -> list[Buffer]:
-    """Packed, then arrays. Raises Untokenizable for a text without UTF-8, InvalidField for an integer over 64 bits."""
-    if method == ANSWER:
-        request, caller, *tokenized = arguments
-        arguments = (*_tagged(request), caller, *(tokenized or [None]))
     return encode_value((method, arguments))
 
 
 def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
     method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
-    if method == ANSWER:
-        name, raw_request, caller, tokenized = decode_value(
-            tuple[str, msgspec.Raw, Caller, TokenizedTexts | None], raw, arrays
-        )
-        request = _untagged(REQUESTS, name, raw_request, arrays)
-        return method, (request, caller) if tokenized is None else (request, caller, tokenized)
-    return method, decode_value(ARGUMENTS[method], raw, arrays)
-
-
-def encode_result(result: Result) -> list[Buffer]:
-    return encode_value(_tagged(result))
-
-
-def decode_result(packed: Buffer, arrays: Buffer) -> Result:
-    """The arrays of the result are views of `arrays`."""
-    name, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
-    return cast(Result, _untagged(RESULTS, name, raw, arrays))
+    arguments = decode_value(ARGUMENTS[method], raw, arrays)
+    return method, arguments[:2] if method == ANSWER and arguments[2] is None else arguments
 
 
 def encode_value(value: object) -> list[Buffer]:
+    """Packed, then arrays. Raises Untokenizable for a text without UTF-8, InvalidField for an integer over 64 bits."""
     writer = _ArrayWriter()
     try:
         packed = msgspec.msgpack.encode(value, enc_hook=writer.hook)
@@ -101,29 +82,8 @@ def encode_value(value: object) -> list[Buffer]:
 
 
 def decode_value(kind: Any, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any:
-    """kind: a type, or a union of types that msgspec can distinguish."""
+    """kind: a type, or a union of types that msgspec can distinguish. Arrays in the value are views of `arrays`."""
     return _decoder(kind).decode(packed, arrays)
-
-
-def _tagged(value: Request | Result) -> tuple[str, Any]:
-    name = type(value).__name__
-    if isinstance(value, MultiRequest):
-        return name, [_tagged(part) for part in value.requests]
-    if isinstance(value, MultiResult):
-        return name, ([_tagged(part) for part in value.results], value.usage)
-    return name, value
-
-
-def _untagged(kinds: Mapping[str, type], name: str, raw: msgspec.Raw, arrays: Buffer) -> Any:
-    kind = kinds[name]
-    if kind is MultiRequest:
-        parts = decode_value(list[tuple[str, msgspec.Raw]], raw, arrays)
-        return MultiRequest(requests=[_untagged(kinds, part, raw_part, arrays) for part, raw_part in parts])
-    if kind is MultiResult:
-        found, usage = decode_value(tuple[list[tuple[str, msgspec.Raw]], Usage], raw, arrays)
-        results = [_untagged(kinds, part, raw_part, arrays) for part, raw_part in found]
-        return MultiResult(results=results, usage=usage)
-    return decode_value(kind, raw, arrays)
 
 
 class _ArrayWriter:

@@ -19,7 +19,6 @@ from vectord.cluster.remote.codec import (
     HEARTBEAT_S,
     EngineState,
     Report,
-    decode_result,
     decode_value,
     encode_call,
 )
@@ -33,7 +32,6 @@ from vectord.cluster.remote.frames import (
     read_head,
 )
 from vectord.errors import PayloadTooLarge, Unavailable, VectordError
-from vectord.schema import Result
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
@@ -169,8 +167,6 @@ class Link:
                     return
                 if kind is FrameKind.ERROR:
                     replied.set_exception(decode_value(VectordError, packed, arrays))
-                elif reply is Result:
-                    replied.set_result(decode_result(packed, arrays))
                 else:
                     replied.set_result(decode_value(reply, packed, arrays))
                 del self._pending[number]

@@ -24,7 +24,6 @@ from vectord.cluster.remote.codec import (
     EngineState,
     Report,
     decode_call,
-    encode_result,
     encode_value,
 )
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind, FrameTooLarge
@@ -33,7 +32,7 @@ from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, Vectord
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import FigurePart, Metrics
-from vectord.schema import ANYONE, Caller, ModelList, Result
+from vectord.schema import ANYONE, Caller, ModelList
 from vectord.server.admission.buckets import TokenBuckets
 
 BACKLOG = 128  # connections that wait in the kernel while the engine's process starts
@@ -187,7 +186,7 @@ class _FrontEndConnection:
             found = await call(*arguments)
             if isinstance(found, ModelList):
                 self._server.announce()  # before the result, so that the front-end has the changed state
-            content = encode_result(found) if isinstance(found, Result) else encode_value(found)
+            content = encode_value(found)
             await self.frames.drained()
             self.frames.send(FrameKind.REPLY, number, content)
         except VectordError as error:
