@@ -17,11 +17,6 @@ def test_a_token_costs_two_operations_a_weight(model: str, parameters: float) ->
     assert pytest.approx(2 * parameters, rel=0.01) == MODELS[model].flop_per_token
 
 
-def test_equal_rates_give_rate_over_work() -> None:
-    """If every shape runs at one rate, the ceiling is that rate divided by the work of a token."""
-    assert MINILM.tokens_per_s(dict.fromkeys(MINILM.shapes, 1e12)) == pytest.approx(1e12 / MINILM.flop_per_token)
-
-
 def test_a_slow_shape_counts_by_the_time_it_takes() -> None:
     """Times add up, not rates: a shape at half the rate takes twice its time."""
     rates = dict.fromkeys(MINILM.shapes, 1e12) | {(384, 1536): 0.5e12}

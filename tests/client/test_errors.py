@@ -65,21 +65,9 @@ def test_every_exception_of_httpx_has_a_counterpart(kind):
 COUNTERPARTS = {
     domain.VectordError: errors.ServerFailed,
     domain.InvalidRequest: errors.BadRequest,
-    domain.MalformedHead: errors.BadRequest,
-    domain.MalformedBody: errors.BadRequest,
     domain.UnsupportedMediaType: errors.BadRequest,
     domain.NotAcceptable: errors.BadRequest,
     domain.PayloadTooLarge: errors.BadRequest,
-    domain.InvalidField: errors.BadRequest,
-    domain.WrongType: errors.BadRequest,
-    domain.MissingField: errors.BadRequest,
-    domain.EmptyInput: errors.BadRequest,
-    domain.TooManyInputs: errors.BadRequest,
-    domain.InputTooLong: errors.BadRequest,
-    domain.TooManyCharacters: errors.BadRequest,
-    domain.ImagesTooLong: errors.BadRequest,
-    domain.ForeignIds: errors.BadRequest,
-    domain.Untokenizable: errors.BadRequest,
     domain.ModelNotFound: errors.NotFound,
     domain.ModelCannot: errors.BadRequest,
     domain.FingerprintMismatch: errors.FingerprintChanged,
@@ -89,12 +77,6 @@ COUNTERPARTS = {
     domain.MethodNotAllowed: errors.NotFound,
     domain.Overloaded: errors.Overloaded,
     domain.Unavailable: errors.Unavailable,
-    domain.ModelFailed: errors.Unavailable,
-    domain.ShuttingDown: errors.Unavailable,
-    domain.InferenceFailed: errors.ServerFailed,
-    domain.OutOfMemory: errors.ServerFailed,
-    domain.QueueTimedOut: errors.Overloaded,
-    domain.RateLimited: errors.Overloaded,
     domain.TimedOut: errors.Timeout,
     domain.UploadTooSlow: errors.Timeout,
     domain.InferenceTimedOut: errors.Timeout,
@@ -102,15 +84,9 @@ COUNTERPARTS = {
 
 
 def made(kind: type[domain.VectordError]) -> domain.VectordError:
-    if kind is domain.MissingField:
-        return kind("x", field="inputs")
     if kind is domain.MethodNotAllowed:
         return kind("x", allowed=("GET",))
-    return (
-        kind("x", retry_after_s=3.0)
-        if kind in (domain.Overloaded, domain.QueueTimedOut, domain.RateLimited, domain.Unavailable)
-        else kind("x")
-    )
+    return kind("x", retry_after_s=3.0) if kind in (domain.Overloaded, domain.Unavailable) else kind("x")
 
 
 @pytest.mark.parametrize("kind", list(ERRORS), ids=lambda kind: kind.__name__)

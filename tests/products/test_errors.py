@@ -12,6 +12,7 @@ from vectord.errors import (
     Overloaded,
     StartError,
     TimedOut,
+    Unauthorized,
     Unavailable,
     VectordError,
 )
@@ -69,8 +70,9 @@ def test_an_error_that_would_repeat_is_not_retried():
 
 
 def test_an_error_has_the_headers_that_http_requires():
-    """Allow with 405, and Retry-After if a retry helps."""
+    """RFC 9110: Allow with 405, WWW-Authenticate with 401, Retry-After if a retry helps."""
     for renderer, render in RENDERERS.items():
+        assert render(instance(Unauthorized)).headers == {"www-authenticate": "Bearer"}, renderer
         wrong_method = render(instance(MethodNotAllowed))
         assert (wrong_method.status, wrong_method.headers["allow"]) == (405, "GET, POST"), renderer
         busy = render(instance(Overloaded))

@@ -111,7 +111,11 @@ class JobFolder(BulkOutput):
             if self._store is None:
                 move(whole, self._job.out)
             else:
-                _upload(self._store, whole, self._place)
+                try:
+                    self._store.put_file(str(whole), self._place)
+                except Exception as cause:  # each store has errors of its own
+                    reason = f"OUT cannot be written: {cause}; the same command tries again"
+                    raise BulkFailed(without_password(reason)) from cause
         except BaseException:
             whole.unlink(missing_ok=True)  # as large as OUT, on a disk that may be full
             raise
@@ -128,13 +132,6 @@ class JobFolder(BulkOutput):
             if self._is_merged or not (self._job.is_shard or self.parts.finished()):
                 _delete(self.parts)
             self._lock.close()
-
-
-def _upload(store: Store, whole: Path, place: str) -> None:
-    try:
-        store.put_file(str(whole), place)
-    except Exception as cause:  # each store has errors of its own
-        raise BulkFailed(without_password(f"OUT cannot be written: {cause}; the same command tries again")) from cause
 
 
 @contextmanager

@@ -18,14 +18,13 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from vectord.budget import Budget
-from vectord.bulk.chunks import TextChunk, chunk_rows
 from vectord.bulk.embedder import BulkEmbedder, ModelFacts
 from vectord.bulk.folder import JobFolder
 from vectord.bulk.inputs import InputSource
 from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped, TextsRefused
 from vectord.bulk.outputs import BulkOutput, VectorWidths, file_format_of
 from vectord.bulk.progress import JobProgress
-from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
+from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextChunk, chunk_rows
 from vectord.bulk.writer import Divider, PartRows, PartWriter
 from vectord.errors import ConfigError
 from vectord.schema import Span

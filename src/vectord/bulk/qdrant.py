@@ -51,18 +51,14 @@ class QdrantOutput(DatabaseOutput):
         )
         self._vectors: dict[str, Any] = {}  # of the collection, by their names
         self._new: dict[str, dict[str, Any]] = {"vectors": {}, "sparse_vectors": {}}  # if there is no collection
-        self._exists = self._before_start(self._inspect)
+        found = self._before_start(lambda: self._call("GET", self._collection, accept=404))
+        self._exists = found is not None
+        if found is not None:
+            params = found["config"]["params"]
+            self._vectors = {**(params.get("vectors") or {}), **(params.get("sparse_vectors") or {})}
 
     def close(self) -> None:
         self._http.close()
-
-    def _inspect(self) -> bool:
-        """Whether the collection exists."""
-        if (found := self._call("GET", self._collection, accept=404)) is None:
-            return False
-        params = found["config"]["params"]
-        self._vectors = {**(params.get("vectors") or {}), **(params.get("sparse_vectors") or {})}
-        return True
 
     def _stored_columns(self) -> Iterable[str]:
         if not self._exists:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.bulk.job import BulkJob
-from vectord.schema import Media, Sparse
+from vectord.schema import Media, Span, Sparse
 
 MAX_ROW_BYTES = 64 * 2**20  # of a line, a field, or a file that is one text; far above any model's limit
 
@@ -210,3 +210,35 @@ def numbers_of(part: Sequence[EmbeddedRows]) -> list[int]:
 
 def errors_of(part: Sequence[EmbeddedRows]) -> list[str | None]:
     return [group.errors.get(row) for group in part for row in range(len(group.rows))]
+
+
+class TextChunk(NamedTuple):
+    """A part of a row's text; the whole of an image, or of a text that is invalid."""
+
+    text: RowInput
+    span: Span = Span(0, 0)
+
+
+def chunk_rows(rows: Rows, chunks: Sequence[Sequence[TextChunk]]) -> Rows:
+    """A row for each chunk, with the chunk's text in the column of the texts. chunks: of each row, at least one."""
+    places: list[int] = []
+    texts: list[RowInput] = []
+    numbers: list[tuple[int, int, int, int]] = []
+    for place, own in enumerate(chunks):
+        for number, (text, span) in enumerate(own):
+            places.append(place)
+            texts.append(text)
+            numbers.append((number, len(own), span.start, span.stop))
+    taken = rows.take(places)
+    columns = taken.columns
+    if isinstance(columns, list):
+        columns = [
+            {**row, rows.text_column: text} if isinstance(text, str) else row
+            for row, text in zip(columns, texts, strict=True)
+        ]
+    else:
+        from vectord.bulk.arrow_input import with_texts  # noqa: PLC0415 - pyarrow, an extra
+
+        columns = with_texts(columns, rows.text_column, [text if isinstance(text, str) else None for text in texts])
+    size_bytes = rows.size_bytes * len(texts) // max(1, len(rows))  # the other columns are repeated
+    return replace(taken, texts=texts, columns=columns, size_bytes=size_bytes, chunks=numbers)

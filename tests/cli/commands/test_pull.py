@@ -110,13 +110,6 @@ def test_the_base_model_of_an_adapter_is_fetched_and_locked_too(hub: Hub, tmp_pa
         read_facts(RequestedModel(MODEL), config_of(tmp_path))
 
 
-def test_torch_files_are_fetched_without_safetensors(hub: Hub, tmp_path: Path) -> None:
-    """As by `vectord serve`."""
-    del hub.files[WEIGHTS]
-    assert pull(hub, tmp_path).returncode == 0
-    assert (snapshot(tmp_path) / "pytorch_model.bin").is_file()
-
-
 def test_a_killed_pull_keeps_its_files(hub: Hub, tmp_path: Path) -> None:
     """After kill -9 in the middle of the weights, the next pull requests only these."""
     hub.breaks_after[WEIGHTS] = 10  # then it waits a second before it continues
@@ -244,13 +237,6 @@ def test_serve_refuses_a_file_that_is_not_locked(hub: Hub, tmp_path: Path) -> No
     assert pull(hub, tmp_path).returncode == 0
     (snapshot(tmp_path) / "special_tokens_map.json").write_text("{}")
     with pytest.raises(ModelUnavailable, match=r"special_tokens_map\.json would be read and is not in the lock file"):
-        read_facts(RequestedModel(MODEL), config_of(tmp_path))
-
-
-def test_serve_refuses_a_model_that_is_not_locked(hub: Hub, tmp_path: Path) -> None:
-    """With the lock file in the error."""
-    write_lock(tmp_path / "vectord.lock", [LockedModel("other/model", COMMIT, ())])
-    with pytest.raises(ModelUnavailable, match="is not in the lock file"):
         read_facts(RequestedModel(MODEL), config_of(tmp_path))
 
 

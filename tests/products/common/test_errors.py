@@ -9,10 +9,8 @@ import pytest
 from vectord import errors
 from vectord.errors import (
     InvalidField,
-    MethodNotAllowed,
     Overloaded,
     PayloadTooLarge,
-    ShuttingDown,
     Unauthorized,
     VectordError,
 )
@@ -33,25 +31,6 @@ def test_a_wait_is_bounded_and_rounded_up_to_seconds(seconds, wait_s, header) ->
     error = Overloaded("Later.", retry_after_s=seconds)
     assert retry_after_s(error) == wait_s <= MAX_RETRY_AFTER_S
     assert headers_of(error) == {"retry-after": header}
-
-
-@pytest.mark.parametrize(
-    ("error", "headers"),
-    [
-        (ShuttingDown(), {"retry-after": "1"}),
-        (MethodNotAllowed("No.", allowed=("GET", "HEAD")), {"allow": "GET, HEAD"}),
-        (Unauthorized("No."), {"www-authenticate": "Bearer"}),
-        (errors.NoSuchRoute("No."), {}),
-        (InvalidField("No."), {}),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_an_error_has_the_headers_that_http_requires(error, headers) -> None:
-    """RFC 9110: Allow with 405, WWW-Authenticate with 401, Retry-After if a retry helps."""
-    assert headers_of(error) == headers
-
-
-# --- FastAPI's list of faults ---------------------------------------------------------------------------------
 
 
 # --- errors before a product is selected ----------------------------------------------------------------------

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from vectord.errors import InvalidField
 from vectord.products.common.inputs import (
     Switch,
-    agreed,
     join_chunks,
     read_fingerprint,
     read_kind,
@@ -62,19 +61,6 @@ KINDS = {
 def test_a_task_selects_the_use_of_the_texts(kind, words):
     """Words of Jina, Cohere, Voyage and Weaviate."""
     assert {read_kind(word) for word in words} == {kind}
-
-
-def test_fields_that_mean_the_same_may_not_differ():
-    """null and an absent field differ from nothing. The error names both fields."""
-    assert agreed(one=None, two=None) is None
-    assert agreed(one=None, two=["a"], three=["a"]) == ["a"]
-    assert agreed(one=False, two=None) is False
-    with pytest.raises(InvalidField) as refused:
-        agreed(one=None, two=True, three=False)
-    assert (refused.value.field, refused.value.message) == (
-        "three",
-        "`three` contradicts `two`; leave one of them out.",
-    )
 
 
 @pytest.mark.parametrize("value", [None, "0", "0123456789abcdef:256", "0123456789abcdef:256:raw", "f:raw"])

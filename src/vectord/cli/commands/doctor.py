@@ -213,18 +213,13 @@ def _examine(loaded: Loaded, *, self_test: bool, with_library: bool, as_json: bo
     if as_json:
         print_json(vars(found))
     else:
-        _print_findings(found)
+        from rich.text import Text  # noqa: PLC0415
+
+        for title, rows in _sections(found):
+            names = (Text(f"{name:16}", style="bold red" if name == "problem" else "cyan") for name, _ in rows)
+            cells = [(name, Text(text)) for name, (_, text) in zip(names, rows, strict=True)]
+            print_table(cells, title=Text(title, style="bold"))
     return ExitCode.FAILED if any(one.level == "problem" for one in found.advice) else 0
-
-
-def _print_findings(found: SimpleNamespace) -> None:
-    from rich.text import Text  # noqa: PLC0415
-
-    for title, rows in _sections(found):
-        cells = [
-            (Text(f"{name:16}", style="bold red" if name == "problem" else "cyan"), Text(value)) for name, value in rows
-        ]
-        print_table(cells, title=Text(title, style="bold"))
 
 
 def _sections(found: SimpleNamespace) -> Iterator[tuple[str, list[tuple[str, str]]]]:

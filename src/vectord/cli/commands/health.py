@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -44,20 +45,17 @@ def command(line: CommandLine, of_process: int | None) -> int:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=trusted_certificate(config)):  # noqa: S310 - our own URL
             return 0
-    except OSError as problem:  # an error status, too
-        click.echo(f"vectord: {url}: {_reason(problem)}", file=sys.stderr)
-        return ExitCode.FAILED
-
-
-def _reason(problem: OSError) -> str:
-    status = getattr(problem, "code", None)
-    cause = getattr(problem, "reason", problem)
-    if status:
-        return f"status {status}"
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"{plain_reason(cause)}; the server has another one than --tls-cert-file"
-    reason = plain_reason(cause if isinstance(cause, BaseException) else problem)
-    return f"{reason}; no server runs there, or it has other settings (--port, --host, TLS)"
+    except urllib.error.HTTPError as refused:
+        reason = f"status {refused.code}"
+    except OSError as problem:
+        cause = getattr(problem, "reason", problem)
+        reason = plain_reason(cause if isinstance(cause, BaseException) else problem)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason += "; the server has another one than --tls-cert-file"
+        else:
+            reason += "; no server runs there, or it has other settings (--port, --host, TLS)"
+    click.echo(f"vectord: {url}: {reason}", file=sys.stderr)
+    return ExitCode.FAILED
 
 
 def _line_of(process: int) -> CommandLine:

@@ -34,6 +34,7 @@ from vectord.products.common.ranking import (
 )
 from vectord.products.common.vectors import (
     EmbeddingType,
+    RowsByType,
     TokenUsage,
     json_answer,
     precisions_of,
@@ -126,17 +127,6 @@ class EmbedBody(msgspec.Struct):
     priority: Priority | None = None
 
 
-class EmbeddingsByType(msgspec.Struct):
-    """The requested types, a row for each text. Rows of binary and ubinary have a number for eight dimensions."""
-
-    floats: list[list[float]] | UnsetType = msgspec.field(name="float", default=UNSET)
-    int8: list[list[int]] | UnsetType = UNSET
-    uint8: list[list[int]] | UnsetType = UNSET
-    binary: list[list[int]] | UnsetType = UNSET
-    ubinary: list[list[int]] | UnsetType = UNSET
-    base64: list[str] | UnsetType = UNSET
-
-
 class ImageAnswer(msgspec.Struct):
     """An image that was sent."""
 
@@ -149,7 +139,7 @@ class ImageAnswer(msgspec.Struct):
 class EmbedAnswer(msgspec.Struct):
     id: str
     response_type: Literal["embeddings_floats", "embeddings_by_type"]  # v1's SDK selects the type of the rest by it
-    embeddings: list[list[float]] | EmbeddingsByType
+    embeddings: list[list[float]] | RowsByType
     texts: list[str]
     meta: Meta
     images: list[ImageAnswer] | UnsetType = UNSET  # only if an input has images; a PDF's page is one

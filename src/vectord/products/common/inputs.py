@@ -334,6 +334,18 @@ Force = Annotated[Switch, about("an addition: also shorten vectors of models tha
 Width = Annotated[Count | None, about("leading numbers to keep; 0 and null: all")]
 TopN = Annotated[Count | None, about("results to show; 0 and null: all")]
 
+
+class EmbedFields(msgspec.Struct, kw_only=True):
+    """Fields of OpenAI's body that several products have here, with our additions."""
+
+    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
+    user: User = None
+    dimensions: Width = None
+    force_dimensions: Force = None
+    truncate: Truncate = None
+    input_type: Use = None
+
+
 Direction = Annotated[str, about('"Right" or "Left": the side that is truncated')]
 
 _SIDES: Mapping[str | None, Side] = {None: "right", "right": "right", "left": "left"}

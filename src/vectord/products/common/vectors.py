@@ -149,6 +149,17 @@ def encoded_rows(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list
     return [to_base64(vector) for vector in vectors]
 
 
+class RowsByType(msgspec.Struct):
+    """The requested types, each with all rows. Rows of binary and ubinary have a number for eight dimensions."""
+
+    floats: list[list[float]] | msgspec.UnsetType = msgspec.field(name="float", default=msgspec.UNSET)
+    int8: list[list[int]] | msgspec.UnsetType = msgspec.UNSET
+    uint8: list[list[int]] | msgspec.UnsetType = msgspec.UNSET
+    binary: list[list[int]] | msgspec.UnsetType = msgspec.UNSET
+    ubinary: list[list[int]] | msgspec.UnsetType = msgspec.UNSET
+    base64: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
 def rows_of_type(dense: Mapping[Precision, Vector], kind: EmbeddingType) -> list[Any]:
     """The rows of one of Cohere's and Jina's embedding types, in which base64 is an encoding of float."""
     return encoded_rows(dense["float"], "base64") if kind == "base64" else encoded_rows(dense[kind], "float")

@@ -13,11 +13,12 @@ from vectord.errors import TooManyInputs, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
-from vectord.products.common.inputs import Direction, Force, TextsOrIds, read_filled_inputs, read_side
+from vectord.products.common.inputs import Force, read_filled_inputs, read_side
 from vectord.products.common.models import Info, render_info, requested_model
 from vectord.products.common.vectors import EmbeddingList, embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
+from vectord.products.tei.routes import TextsBody
 from vectord.products.tei.usage import compute_headers, tokenization_s
 from vectord.schema import EmbedRequest, EmbedResult, TextOptions
 
@@ -26,14 +27,9 @@ ROUTES = Routes({"truncate_side": "truncation_direction"})
 TRUNCATES = False  # over-long text is refused unless the request or the server is set otherwise
 
 
-class EmbedBody(msgspec.Struct):
+class EmbedBody(TextsBody, kw_only=True):
     """Lists of token ids include the special tokens. The product has no `model`: see `requested_model`."""
 
-    inputs: TextsOrIds
-    model: str | None = None
-    truncate: bool | None = None
-    truncation_direction: Direction | None = None
-    prompt_name: str | None = None
     normalize: bool | None = None
     dimensions: Count | None = None
     force_dimensions: Force = None

@@ -26,14 +26,11 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
-    Force,
+    EmbedFields,
     ProbabilitiesOnly,
     Switch,
     TextItem,
-    Truncate,
-    Use,
     User,
-    Width,
     agreed,
     read_inputs,
     refuse_none,
@@ -101,7 +98,7 @@ def _answer(kind: str, key: str, items: Sequence[Any], result: EmbedResult | Rer
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-class EmbeddingsBody(msgspec.Struct):
+class EmbeddingsBody(EmbedFields, kw_only=True):
     """Vectors shortened by `dimensions` are normalized again; infinity leaves this to the client."""
 
     input: Annotated[
@@ -109,17 +106,8 @@ class EmbeddingsBody(msgspec.Struct):
         about("texts have at most 122,880 characters; white space at both ends is removed"),
     ]
     model: Model = None
-    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
-    user: User = None
-    dimensions: Width = None
     output_dimension: Annotated[Count | None, about("LiteLLM's name of `dimensions`")] = None
-    force_dimensions: Force = None
-    modality: Annotated[
-        str | None,
-        about('"text", or "image" with a data URI in each input'),
-    ] = None
-    truncate: Truncate = None
-    input_type: Use = None
+    modality: Annotated[str | None, about('"text", or "image" with a data URI in each input')] = None
 
 
 class EmbeddingItem(msgspec.Struct):
@@ -182,8 +170,8 @@ class ImagesBody(msgspec.Struct):
     names={"inputs": "input"},
 )
 def parse_images(body: ImagesBody, incoming: Incoming) -> Call:
-    asked = EmbeddingsBody(body.input, body.model, body.encoding_format, modality="image")  # type: ignore[arg-type]
-    return parse_embeddings(asked, incoming)
+    fields = msgspec.structs.asdict(body)
+    return parse_embeddings(EmbeddingsBody(**fields, modality="image"), incoming)
 
 
 def _texts(given: str | list[str | int | list[int]]) -> Sequence[Input]:

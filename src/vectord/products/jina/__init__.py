@@ -50,6 +50,7 @@ from vectord.products.common.ranking import (
 from vectord.products.common.vectors import (
     EmbeddingType,
     ListAnswer,
+    RowsByType,
     json_answer,
     list_answer,
     precisions_of,
@@ -148,20 +149,11 @@ class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):
     page: int | UnsetType = UNSET  # of a PDF, counted from 1
 
 
-class MultiVectorByType(msgspec.Struct):
-    floats: list[list[float]] | UnsetType = msgspec.field(name="float", default=UNSET)
-    base64: list[str] | UnsetType = UNSET
-    int8: list[list[int]] | UnsetType = UNSET
-    uint8: list[list[int]] | UnsetType = UNSET
-    binary: list[list[int]] | UnsetType = UNSET
-    ubinary: list[list[int]] | UnsetType = UNSET
-
-
 class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
     """A vector for each token."""
 
     index: int
-    embeddings: list[list[float] | str] | MultiVectorByType
+    embeddings: list[list[float] | str] | RowsByType
     page: int | UnsetType = UNSET  # of a PDF, counted from 1
 
 

@@ -1,7 +1,6 @@
 """llama.cpp's server, where it embeds, reranks and tokenizes: its own routes and its OpenAI route.
 
-Sentences of errors are llama.cpp's where clients may look for them. Over-long text is an error, as there. norms.py
-scales vectors.
+Sentences of errors are llama.cpp's where clients may look for them. Over-long text is an error, as there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from itertools import zip_longest
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import orjson
 from msgspec.structs import replace
 
@@ -30,12 +31,8 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Ren
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
-    Force,
+    EmbedFields,
     InputItem,
-    Truncate,
-    Use,
-    User,
-    Width,
     refuse_none,
     with_nvidia_keys,
 )
@@ -61,12 +58,12 @@ from vectord.products.common.vectors import (
     read_encoding,
     token_usage,
 )
-from vectord.products.llamacpp import norms
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
     EmbedRequest,
     EmbedResult,
+    Float32,
     Input,
     Item,
     Media,
@@ -129,6 +126,12 @@ Norm = Annotated[
 ]
 
 
+# Of `embd_normalize`.
+RAW = -1
+MAX_ABSOLUTE = 0
+EUCLIDEAN = 2  # the default, which the engine computes
+INT16_SCALE = 32760.0  # the largest number of a vector under MAX_ABSOLUTE
+
 MARKER = "<__media__>"
 
 
@@ -148,20 +151,14 @@ class PromptObject(InputItem):
 Prompts: TypeAlias = str | list[str | TokenId | list[TokenId | str] | PromptObject] | PromptObject
 
 
-class EmbeddingBody(msgspec.Struct):
+class EmbeddingBody(EmbedFields, kw_only=True):
     """Requires `content` or `input`. If both are present, `input` applies. A `prompt_string` has <__media__> in the
     place of each image of its `multimodal_data`."""
 
     content: Prompts | None = None
     input: Prompts | None = None
     embd_normalize: Norm | None = None
-    encoding_format: Annotated[str | None, about('"float" or "base64"; of OpenAI\'s answer')] = None
     model: Model = None
-    truncate: Truncate = None
-    input_type: Use = None
-    dimensions: Width = None
-    force_dimensions: Force = None
-    user: User = None
 
 
 class Embedded(msgspec.Struct):
@@ -221,13 +218,13 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
         inputs=_inputs(prompts, field),
         model=model,
         text=with_nvidia_keys(TextOptions(own_ids=True), body.truncate, body.input_type),
-        normalize=_norm(body) == norms.EUCLIDEAN,
+        normalize=_norm(body) == EUCLIDEAN,
         dimensions=body.dimensions or None,
         force_dimensions=body.force_dimensions is True,
     )
     if _without_pooling(model, incoming):
         return Call(replace(request, outputs=frozenset({"tokens"})), render_token_vectors, {"inputs": field})
-    return Call(request, render, {"inputs": field}, binary=_norm(body) in (norms.EUCLIDEAN, norms.RAW))
+    return Call(request, render, {"inputs": field}, binary=_norm(body) in (EUCLIDEAN, RAW))
 
 
 def _without_pooling(name: str | None, incoming: Incoming) -> bool:
@@ -298,7 +295,7 @@ def _joined(items: Sequence[Item]) -> Item:
 
 
 def _norm(body: EmbeddingBody) -> int:
-    return norms.EUCLIDEAN if body.embd_normalize is None else body.embd_normalize
+    return EUCLIDEAN if body.embd_normalize is None else body.embd_normalize
 
 
 def render_native(norm: int, result: EmbedResult) -> Rendered:
@@ -323,7 +320,26 @@ def render_openai(model: str | None, norm: int, encoding: Encoding, result: Embe
 
 def _vectors(norm: int, result: EmbedResult) -> Vector:
     rows: Any = result.dense["float"]  # (N, D); raw unless Euclidean, which the engine normalizes
-    return rows if norm == norms.EUCLIDEAN else norms.scaled(rows, norm)
+    return rows if norm == EUCLIDEAN else scaled(rows, norm)
+
+
+def scaled(vectors: Float32, norm: int) -> Float32:
+    """vectors (N, D), raw, each divided by its norm; a vector of zeros stays.
+
+    norm: RAW, MAX_ABSOLUTE, or p for the p-norm, 1 and more. Source: common_embd_normalize in llama.cpp.
+    """
+    if norm == RAW:
+        return vectors
+    largest = np.abs(vectors).max(axis=1, keepdims=True).astype(np.float64)  # (N, 1)
+    # Divide by the largest number first: the p-th powers of small numbers would underflow.
+    unit: npt.NDArray[np.float64] = np.zeros(vectors.shape)  # (N, D)
+    np.divide(vectors, largest, out=unit, where=largest > 0)
+    if norm == MAX_ABSOLUTE:
+        unit *= INT16_SCALE
+    else:
+        sums = (np.abs(unit) ** norm).sum(axis=1, keepdims=True)  # (N, 1), from 1 to D; 0 for zeros
+        unit /= np.maximum(sums, 1.0) ** (1 / norm)
+    return unit.astype(np.float32)
 
 
 def _listed(model: str, result: EmbedResult | RerankResult, **shown: Any) -> Rendered:

@@ -17,15 +17,12 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import STATUSES, error_response, message_with_ways_out, retry_after_s, row_of
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import (
+    EmbedFields,
     InputItem,
     Normalize,
     Prompt,
     Switch,
     TextsIdsOrItems,
-    Truncate,
-    Use,
-    User,
-    Width,
     agreed,
     check_characters,
     read_fingerprint,
@@ -56,25 +53,19 @@ ROUTES = Routes({"truncate_side": "truncate"})
 # --- wire types -----------------------------------------------------------------------------------------------
 
 
-class EmbeddingsBody(msgspec.Struct):
+class EmbeddingsBody(EmbedFields, kw_only=True):
     """`dimensions` and `output_dimension` are one option, and may not contradict each other."""
 
     input: Annotated[TextsIdsOrItems, about("texts, ids, or messages, as in vLLM")]
     model: str | None = None
-    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
-    dimensions: Width = None
     output_dimension: Annotated[Count | None, about("Mistral's name of `dimensions`")] = None
     output_dtype: Annotated[Precision | None, about("of Mistral: the type of the numbers")] = None
-    force_dimensions: Switch = None
-    user: User = None
     lora_path: Annotated[Any, refused("an adapter is part of the model's name, MODEL:ADAPTER")] = None
     metadata: Annotated[Any, no_effect("the client's own notes, in Mistral's API")] = None
-    truncate: Truncate = None
     normalized: Annotated[Switch, about("of Mixedbread")] = None
     normalize: Normalize = None
     prompt_name: str | None = None
     prompt: Annotated[Prompt, about("of Mixedbread")] = None
-    input_type: Use = None
     expect_fingerprint: Annotated[
         str | None, about("fingerprint of the expected vector space; another one gets 412")
     ] = None

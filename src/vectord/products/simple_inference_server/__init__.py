@@ -17,12 +17,8 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.fields import about
 from vectord.products.common.inputs import (
-    Force,
+    EmbedFields,
     TextsOrIds,
-    Truncate,
-    Use,
-    User,
-    Width,
     check_characters,
     read_inputs,
     with_nvidia_keys,
@@ -75,17 +71,11 @@ render_rerank_error = partial(render_error, sentences={**SENTENCES, errors.Infer
 # --- routes ---------------------------------------------------------------------------------------------------
 
 
-class EmbeddingsBody(msgspec.Struct):
+class EmbeddingsBody(EmbedFields, kw_only=True):
     """Lists of token ids, base64, `dimensions` and a body without `model` are additions for users of OpenAI's SDK."""
 
     input: TextsOrIds
     model: str | None = None
-    encoding_format: Annotated[str | None, about('"float" (also for null) or "base64"')] = None
-    user: User = None
-    dimensions: Width = None
-    force_dimensions: Force = None
-    truncate: Truncate = None
-    input_type: Use = None
 
 
 class EmbeddingsUsage(TokenUsage, kw_only=True):

@@ -231,7 +231,8 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     missing: Sequence[VectorKind] = ()
     if model is None and none_can(models, lambda info: outputs <= info.outputs):
         demanded = frozenset(kind for kind in KINDS if flags[kind])
-        model = _model_of_some(models, outputs, demanded)
+        able = [info for info in models if demanded <= info.outputs and outputs & info.outputs]
+        model = max(able, key=lambda info: len(outputs & info.outputs), default=None)
         missing = [kind for kind in KINDS if model and kind in outputs - model.outputs]
         outputs -= frozenset(missing)
     request = EmbedRequest(
@@ -255,6 +256,12 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 
     def render(result: EmbedResult) -> Rendered:
         dense, sparse, colbert = makers
+        truncated = [
+            _warning("input_truncated", "sentences", index, name, lengths[index], result.limits[name])
+            for index in range(len(result.usage.lengths))
+            for name, lengths in result.lengths.items()
+            if index in lengths.details and lengths[index].truncated
+        ]
         return json_answer(
             data=[
                 {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists)}
@@ -265,7 +272,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
             sparse_model_name=sparse,
             colbert_model_name=colbert,
             processing_time_ms=_ms(result.usage.timings),
-            warnings=[*warnings, *_embed_warnings(result)],
+            warnings=warnings + truncated,
         )
 
     return Call(request, render)
@@ -303,14 +310,6 @@ def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> Model
     return next((model for model in able if model.sources), able[0] if able else None)
 
 
-def _model_of_some(
-    models: Sequence[ModelInfo], outputs: frozenset[VectorKind], demanded: frozenset[VectorKind]
-) -> ModelInfo | None:
-    """The model that makes most of these vectors, the demanded ones included; None if no model makes any."""
-    able = [model for model in models if demanded <= model.outputs and outputs & model.outputs]
-    return max(able, key=lambda model: len(outputs & model.outputs), default=None)
-
-
 def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> bool:
     """Whether the dense vectors are BGE-M3's, which FlagEmbedding always normalizes."""
     if model is None:
@@ -318,14 +317,6 @@ def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> 
     source = model.sources.get("dense")
     dense = next((one for one in models if one.name == source), model) if source else model
     return dense.outputs >= frozenset(KINDS) and not dense.sources
-
-
-def _embed_warnings(result: EmbedResult) -> Iterator[dict[str, Any]]:
-    for index in range(len(result.usage.lengths)):
-        for model, lengths in result.lengths.items():
-            length = lengths.details.get(index)
-            if length is not None and length.truncated:
-                yield _warning("input_truncated", "sentences", index, model, length, result.limits[model])
 
 
 def _vectors(result: EmbedResult, index: int, as_lists: bool) -> dict[str, Any]:

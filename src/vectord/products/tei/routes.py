@@ -17,11 +17,9 @@ from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Rou
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Direction,
+    EmbedFields,
     Force,
     TextsOrIds,
-    Truncate,
-    Use,
-    User,
     check_count,
     read_filled_inputs,
     read_inputs,
@@ -32,12 +30,10 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
 from vectord.products.common.ranking import (
-    Instruction,
     NoCount,
-    QueryTokens,
     Rank,
+    RerankFields,
     ScoredLabel,
-    Variables,
     best_labels,
     with_fields,
 )
@@ -309,17 +305,16 @@ def _parse_at(path: str, body: AnyBody, incoming: Incoming) -> Call:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(Truncation, kw_only=True):
+class RerankBody(RerankFields, kw_only=True):
     query: str
     texts: list[str]
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
     raw_scores: bool | None = False
     return_text: bool | None = False
     top_n: NoCount = None
     top_k: NoCount = None
     model: Model = None
-    instruction: Instruction = None
-    chat_template_kwargs: Variables = None
-    max_tokens_per_query: QueryTokens = None
 
 
 _QUESTION = {"query": "Which planet is red?", "texts": ["Mars is called the red planet.", "Bread needs yeast."]}
@@ -547,15 +542,10 @@ def render_vertex(calls: Sequence[Call], result: MultiResult) -> Rendered:
 # --- OpenAI's form, and facts ---------------------------------------------------------------------------------
 
 
-class OpenAIBody(msgspec.Struct):
+class OpenAIBody(EmbedFields, kw_only=True):
     input: TextsOrIds
     model: Model = None
-    user: User = None
-    encoding_format: Annotated[str | None, about('"float" or "base64"')] = None
     dimensions: Count | None = None
-    force_dimensions: Force = None
-    truncate: Truncate = None
-    input_type: Use = None
 
 
 @ROUTES.post(
@@ -594,7 +584,7 @@ ROUTES.get("/info", summary="Show the first served model and the limits in force
 # --- fields ---------------------------------------------------------------------------------------------------
 
 
-def _text_options(body: Truncation, prompt_name: str | None = None) -> TextOptions:
+def _text_options(body: Truncation | RerankBody, prompt_name: str | None = None) -> TextOptions:
     return TextOptions(
         truncate=body.truncate,
         truncate_by_default=TRUNCATES,

@@ -1,6 +1,5 @@
 """/vectord/rerank, /vectord/classify and /vectord/similarity."""
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -121,6 +120,14 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     )
 
     def render(result: RerankResult) -> Rendered:
+        def cut(length: TextLength) -> dict[str, int]:
+            return {"seen": length.seen, "kept": length.kept, "max_tokens": result.max_tokens}
+
+        warnings: list[dict[str, Any]] = []
+        if result.query.truncated:
+            warnings.append({"type": "query_truncated", **cut(result.query)})
+        for index in result.passages.truncated:
+            warnings.append({"type": "passage_truncated", "index": index, **cut(result.passages[index])})
         results = []
         for index, score in best_passages(result, body.top_n):
             item: dict[str, Any] = {"index": index, "score": score}
@@ -131,19 +138,9 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             if body.return_passages:
                 item["passage"] = body.passages[index]
             results.append(item)
-        return result_answer(result, score_kind=result.kind, results=results, warnings=list(_warnings(result)))
+        return result_answer(result, score_kind=result.kind, results=results, warnings=warnings)
 
     return Call(request, render)
-
-
-def _warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
-    def cut(length: TextLength) -> dict[str, int]:
-        return {"seen": length.seen, "kept": length.kept, "max_tokens": result.max_tokens}
-
-    if result.query.truncated:
-        yield {"type": "query_truncated", **cut(result.query)}
-    for index in result.passages.truncated:
-        yield {"type": "passage_truncated", "index": index, **cut(result.passages[index])}
 
 
 class ClassifyBody(TextFields, kw_only=True):

@@ -550,10 +550,6 @@ def _shown(
 # --- classes --------------------------------------------------------------------------------------------------
 
 
-class ClassifyBody(InputBody, kw_only=True):
-    """`input`: texts, or lists of the model's own token ids."""
-
-
 class Classified(msgspec.Struct):
     index: int
     label: str
@@ -572,7 +568,7 @@ class Classification(BaseAnswer):
     summary="Classify texts",
     example={"input": ["I love it.", "I do not."], "use_activation": True},
 )
-def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
+def parse_classify(body: InputBody, incoming: Incoming) -> Call:
     given = _given(body)
     request = _classify_request(body, _input_options(body, incoming, given), given)
     return Call(request, partial(render_classes, body), given.names)
@@ -593,11 +589,9 @@ def parse_invocation(body: PoolingBody, incoming: Incoming) -> Call:
         case "embed":
             return parse_embeddings(body, incoming)
         case "classify":
-            given = _given(body)
-            if _numbers(body, given).encoding != "float":
+            if _numbers(body, _given(body)).encoding != "float":
                 raise InvalidField("{field} applies to vectors alone here; use /pooling.", field="encoding_format")
-            request = _classify_request(body, _input_options(body, incoming, given), given)
-            return Call(request, partial(render_classes, body), given.names)
+            return parse_classify(body, incoming)
     return parse_pooling(body, incoming)
 
 

@@ -60,7 +60,7 @@ class Machine:
     affinity: int  # cores that this process may use
     threads: int  # threads of vectord: affinity limited by the cgroup's quota
     memory_bytes: int | None
-    memory_limit_bytes: int | None  # the cgroup's
+    memory_limit_bytes: int | None  # the least of the cgroup and its parents
     memory_available_bytes: int | None
     gpus: tuple[GpuFacts, ...]
 
@@ -70,6 +70,9 @@ def read_machine(root: Path = Path("/")) -> Machine:
     cpuinfo = _pairs(root / "proc/cpuinfo")
     flags = (cpuinfo.get("flags") or cpuinfo.get("Features") or "").split()
     memory = _pairs(root / "proc/meminfo")
+    names = ("memory.max", "memory.limit_in_bytes")  # of cgroup version 2, and of version 1
+    limits = [read_small(folder / name) for folder in cgroup_folders(root, "memory") for name in names]
+    limits_bytes = [int(text) for text in limits if text.isdigit() and int(text) < _UNLIMITED_BYTES]
     return Machine(
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         processor=cpuinfo.get("model name") or platform.processor() or platform.machine(),
@@ -80,7 +83,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
         affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=thread_budget(root),
         memory_bytes=_kib(memory.get("MemTotal")),
-        memory_limit_bytes=_memory_limit(root),
+        memory_limit_bytes=min(limits_bytes, default=None),
         memory_available_bytes=_kib(memory.get("MemAvailable")),
         gpus=_gpus(),
     )
@@ -98,13 +101,6 @@ def _pairs(path: Path) -> dict[str, str]:
 def _kib(text: str | None) -> int | None:
     number = (text or "").split(" ")[0]
     return int(number) * 1024 if number.isdigit() else None
-
-
-def _memory_limit(root: Path) -> int | None:
-    """The least limit of this cgroup and its parents."""
-    names = ("memory.max", "memory.limit_in_bytes")  # of cgroup version 2, and of version 1
-    texts = [read_small(folder / name) for folder in cgroup_folders(root, "memory") for name in names]
-    return min((int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED_BYTES), default=None)
 
 
 def _gpus() -> tuple[GpuFacts, ...]:
