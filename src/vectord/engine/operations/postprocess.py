@@ -11,7 +11,7 @@ from vectord.checkpoints.activations import FORMULAS
 from vectord.checkpoints.spec import ScoreActivation
 from vectord.schema import Float32, Precision, ScoreKind, Sparse
 
-_PROBABILITIES = frozenset({"sigmoid", "hardsigmoid", "softmax", "softmin"})
+_PROBABILITIES = frozenset({"sigmoid", "softmax"})
 INT8_RANGE = 6.0  # int8 covers 6 times the spread of a unit vector's numbers, 1 / sqrt(D)
 
 
