@@ -5,32 +5,14 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from vectord.errors import InputTooLong
 from vectord.schema import Side
-from vectord.text.truncation import CHARACTERS_PER_TOKEN, NORMALIZED_AT_ONCE, Limit, fit_characters
+from vectord.text.truncation import NORMALIZED_AT_ONCE, Limit, fit_characters
 
 
 def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right") -> Limit:
     return Limit(max_tokens, truncate, side)
-
-
-@settings(max_examples=100, deadline=None)
-@given(length=st.integers(0, 1200), max_tokens=st.integers(1, 4), side=st.sampled_from(["right", "left"]))
-def test_an_absurdly_long_text_is_cut_by_characters(length: int, max_tokens: int, side: Side) -> None:
-    """250 characters a token from the side that is kept; shorter texts stay unchanged."""
-    text = "".join(chr(0x100 + i % 97) for i in range(length))
-    kept = fit_characters(text, limit(max_tokens, side=side), 0)
-    assert len(kept) == min(length, max_tokens * CHARACTERS_PER_TOKEN)
-    assert text.startswith(kept) if side == "right" else text.endswith(kept)
-
-
-def test_an_absurdly_long_text_is_rejected_before_it_is_tokenized() -> None:
-    """Counting its tokens would cost as much as reading it."""
-    with pytest.raises(InputTooLong, match="at most 1000 characters; got 1001"):
-        fit_characters("x" * 1001, limit(4, truncate=False), 0)
 
 
 @pytest.mark.parametrize(

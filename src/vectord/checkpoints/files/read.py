@@ -1,4 +1,4 @@
-"""Read untrusted files within limits: bytes, memory maps, and JSON of bounded size and depth without repeated keys.
+"""Read untrusted files within limits: bytes, memory maps, and JSON of bounded size and depth.
 
 Called while a model is opened and loaded. Each error names the file; it is a ModelUnavailable, and for files of the
 operator a ConfigError.
@@ -169,7 +169,7 @@ def read_json(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
 def parse_json(data: bytes, path: Path) -> Any:
     """Return the JSON value of `data`, which comes from `path`."""
     try:
-        value = json.loads(data, object_pairs_hook=_unique)
+        value = json.loads(data)
         if b"\\ud" in data.lower():
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -177,13 +177,5 @@ def parse_json(data: bytes, path: Path) -> Any:
         raise ModelUnavailable(f"{path}: JSON nested too deeply") from None
     except UnicodeEncodeError:  # no tokenizer accepts such a text, and no response can contain it
         raise ModelUnavailable(f"{path}: a text with half a surrogate pair") from None
-    except ValueError as error:  # json.JSONDecodeError, UnicodeDecodeError, _unique
+    except ValueError as error:  # json.JSONDecodeError, UnicodeDecodeError
         raise ModelUnavailable(f"{path}: not valid JSON ({error})") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Readers disagree about which of two equal keys counts, so one could check a value that another does not use.
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return value

@@ -49,6 +49,7 @@ class GgufModel(msgspec.Struct, frozen=True, kw_only=True):
 
 # --- keys of the metadata that may be unread -------------------------------------------------------------------
 
+_IDS = ("_token_id", "_token_ids")
 _IGNORED_PREFIXES = (
     "general.",  # names, links and sizes, but for the keys in HARMLESS
     "imatrix.",
@@ -280,7 +281,9 @@ def _harmless(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Harmless]:
         "rope.dimension_count": head_size,
     }
     values = {name: Harmless("implied by other keys", one_of(value)) for name, value in implied.items()}
-    ignored = {key: Harmless("a name") for key in keys.metadata if key.startswith(_IGNORED_PREFIXES)}
+    # Ids of tokens that tokenizer.HARMLESS lacks are for generation of text.
+    names = [key for key in keys.metadata if key.startswith(_IGNORED_PREFIXES) or key.endswith(_IDS)]
+    ignored = dict.fromkeys(names, Harmless("a name"))
     own = {keys.prefix + name: why for name, why in {**_HARMLESS_OF_ARCHITECTURE, **values}.items()}
     return {**ignored, **HARMLESS, **own}
 

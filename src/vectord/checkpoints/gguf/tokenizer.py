@@ -47,13 +47,6 @@ HARMLESS: Mapping[str, Harmless] = {
         "tokenizer.ggml.seperator_token_id tokenizer.ggml.padding_token_id tokenizer.ggml.cls_token_id "
         "tokenizer.ggml.mask_token_id tokenizer.ggml.precompiled_charsmap",
     ),
-    **harmless(
-        "generation of text only",
-        "tokenizer.ggml.eot_token_id tokenizer.ggml.eom_token_id tokenizer.ggml.eos_token_ids "
-        "tokenizer.ggml.prefix_token_id tokenizer.ggml.suffix_token_id tokenizer.ggml.middle_token_id "
-        "tokenizer.ggml.fim_pre_token_id tokenizer.ggml.fim_suf_token_id tokenizer.ggml.fim_mid_token_id "
-        "tokenizer.ggml.fim_pad_token_id tokenizer.ggml.fim_rep_token_id tokenizer.ggml.fim_sep_token_id",
-    ),
     **harmless("the table of types decides", "tokenizer.ggml.token_type_count"),
     **harmless("pairs of texts have their kind's template", "tokenizer.ggml.add_sep_token"),
     **harmless("texts are split at white space before", "tokenizer.ggml.remove_extra_whitespaces"),
