@@ -28,6 +28,7 @@ class Hub:
     breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one response, after which the connection ends
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of each download
     tokens: set[str | None] = field(default_factory=set)  # the Authorization of all requests
+    sizes: dict[str, int] = field(default_factory=dict)  # announced instead of the content's
     headers: dict[str, str] = field(default_factory=dict)  # of each download
     statuses: dict[str, int] = field(default_factory=dict)
     stalls: threading.Event | None = None  # until which downloads are not answered
@@ -97,7 +98,7 @@ class _Answers(BaseHTTPRequestHandler):
     def _entry(self, name: str) -> dict[str, Any]:
         """The file as the listing of a commit's tree has it."""
         content = self._hub.announced.get(name, self._hub.files[name])
-        size = len(content)
+        size = self._hub.sizes.get(name, len(content))
         blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
         lfs = {"oid": hashlib.sha256(content).hexdigest(), "size": size, "pointerSize": 130}
         return {"type": "file", "path": name, "size": size, "oid": blob} | (
