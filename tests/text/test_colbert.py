@@ -207,15 +207,6 @@ def test_a_tokenizer_without_specials(tmp_path: Path) -> None:
         read(encoder, ["a", ""], PLAIN)
 
 
-def test_a_part_of_the_inputs_keeps_its_indexes(encoder: TextEncoder) -> None:
-    """A long request is read part by part."""
-    texts = ["zero", "one", "two", "dog " * 40]
-    part = read(encoder, texts, PLAIN, truncate=False, part=range(1, 3))
-    assert [one.ids.tolist() for one in part] == [document(encoder, text).ids.tolist() for text in texts[1:3]]
-    with refuses(InputTooLong, index=3, limit=20, given=43):
-        read(encoder, texts, PLAIN, truncate=False, part=range(2, 4))
-
-
 @pytest.mark.parametrize(
     ("colbert", "message"),
     [

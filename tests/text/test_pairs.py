@@ -112,19 +112,6 @@ def test_absurdly_long_texts_are_cut_by_characters(encoder: TextEncoder) -> None
         read(encoder, ["y"], PLAIN, query="x" * 9_000, truncate=False)
 
 
-def test_a_part_of_the_passages_keeps_its_indexes(encoder: TextEncoder) -> None:
-    """A long request is read part by part; an error has the index among all passages."""
-    passages = ["zero", "one", "two", "dog " * 40]
-    part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
-    whole = read(encoder, passages, PLAIN, query="fox")
-    assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
-    with refuses(InputTooLong, index=3, limit=32, given=44):
-        read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(2, 4))
-    pairs = [("fox", passage) for passage in passages]
-    with refuses(InputTooLong, index=3, limit=32, given=44):
-        read(encoder, pairs, PLAIN, truncate=False, part=range(2, 4))
-
-
 def test_half_a_surrogate_pair_is_rejected_in_either_text(encoder: TextEncoder) -> None:
     """With the field or the index."""
     with refuses(Untokenizable, field="query"):

@@ -15,14 +15,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
 from tests.refusals import refuses
-from tests.text.makers import ALL, SENTENCES, byte_level, make_encoder, read, unigram, varied_texts
+from tests.text.makers import (
+    ALL,
+    CHAT_SPECIALS,
+    SENTENCES,
+    byte_level,
+    make_encoder,
+    read,
+    unigram,
+    varied_texts,
+    wordpiece,
+)
 from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import Located, ModelSpec
+from vectord.checkpoints.spec import Colbert, Located, ModelSpec, YesNo
 from vectord.errors import InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
 from vectord.schema import Input, Side, TextOptions
 from vectord.text.sequence import TokenSequence
@@ -219,16 +229,29 @@ def test_many_texts_are_tokenized_in_groups_and_stay_in_order(encoder: TextEncod
     assert together == [ids_of(encoder, text, side="left")[0] for text in texts]
 
 
-def test_a_part_of_the_inputs_keeps_its_indexes(encoder: TextEncoder) -> None:
+JUDGE = YesNo(prefix="<|im_start|>", body="{query} {document}", suffix="<|im_end|>", token_ids=(1, 2))
+READERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # facts of the model, and of the request
+    "texts": ({}, {}),
+    "passages": ({}, {"query": "fox"}),
+    "texts of ColBERT": ({"colbert": Colbert(dimensions=8)}, {}),
+    "passages of a judge": ({"yes_no": JUDGE}, {"query": "fox"}),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_part_of_the_inputs_keeps_its_indexes(name: str, tmp_path: Path) -> None:
     """A long request is read part by part; an error has the index among all inputs."""
-    texts = ["zero", "one", "two", "word " * 300]
-    part = read(encoder, texts, PLAIN, truncate=False, part=range(1, 3))
-    assert [encoded.ids.tolist() for encoded in part] == ids_of(encoder, "one", "two")
-    assert read(encoder, texts, PLAIN, truncate=False, part=range(0)) == []
-    with pytest.raises(InputTooLong) as caught:
-        read(encoder, texts, PLAIN, truncate=False, part=range(2, 4))
-    assert caught.value.index == 3
-    assert "input 3" in caught.value.message
+    facts, what = READERS[name]
+    tokenizer = byte_level(*CHAT_SPECIALS) if "yes_no" in facts else wordpiece()
+    encoder = make_encoder(tmp_path, tokenizer, **facts)
+    inputs: list[Any] = ["lazy", "dog", "fox", "dog " * 300]
+    for each in (inputs, [("the", text) for text in inputs]) if name == "texts" else (inputs,):
+        part = read(encoder, each, truncate=False, part=range(1, 3), **what)
+        assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in read(encoder, each[1:3], **what)]
+        assert [one.index for one in part] == [1, 2]
+        with pytest.raises(InputTooLong, match="input 3") as caught:
+            read(encoder, each, truncate=False, part=range(2, 4), **what)
+        assert caught.value.index == 3
 
 
 def test_token_ids_stay_unchanged(encoder: TextEncoder) -> None:

@@ -195,16 +195,6 @@ def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) ->
         read(encoder, ["dog"], PLAIN, query="fox", instruction="x" * 2_001)
 
 
-def test_a_part_of_the_passages_keeps_its_indexes(encoder: TextEncoder) -> None:
-    """A long request is read part by part; an error has the index among all passages."""
-    passages = ["zero", "one", "two", "dog " * 300]
-    part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
-    whole = read(encoder, passages, PLAIN, query="fox")
-    assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
-    with refuses(InputTooLong, index=3, limit=300, given=410):
-        read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(2, 4))
-
-
 def test_half_a_surrogate_pair_is_rejected_in_any_text(encoder: TextEncoder) -> None:
     """With the field or the index."""
     with refuses(Untokenizable, field="query"):
