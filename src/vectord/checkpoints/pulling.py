@@ -222,26 +222,22 @@ def _download(
 
 
 def _verify(snapshot: Path, file: _RemoteFile) -> bool:
-    """Whether the cache has the listed content. Deletes any other content."""
+    """Whether the cache has the listed content: by sha256, or by git's digest for files that git keeps itself.
+
+    Deletes any other content."""
     path = snapshot / file.path
-    if _matches(path, file):
-        return True
+    if path.is_file() and path.stat().st_size == file.size_bytes:
+        head = f"blob {file.size_bytes}\0".encode()
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(
+                content, "sha256" if file.sha256 else lambda: hashlib.sha1(head, usedforsecurity=False)
+            )
+        if digest.hexdigest() == (file.sha256 or file.blob):
+            return True
     if path.is_symlink():
         (snapshot.parents[1] / "blobs" / path.readlink().name).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return False
-
-
-def _matches(path: Path, file: _RemoteFile) -> bool:
-    """Whether the content is the listed one: by sha256, or by git's digest for files that git keeps itself."""
-    if not path.is_file() or path.stat().st_size != file.size_bytes:
-        return False
-    if file.sha256 is not None:
-        return file_sha256(path) == file.sha256
-    head = f"blob {file.size_bytes}\0".encode()
-    with path.open("rb") as content:
-        digest = hashlib.file_digest(content, lambda: hashlib.sha1(head, usedforsecurity=False))
-    return digest.hexdigest() == file.blob
 
 
 @contextmanager
