@@ -184,10 +184,3 @@ async def test_a_model_that_is_not_loaded_has_no_device():
         assert (await show(engine)).device == "unknown"
         await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
         assert (await show(engine)).device == "cpu"
-
-
-async def test_the_uptime_grows():
-    """In seconds since the start."""
-    async with serving_one(M3) as (engine, _):
-        first, second = await show(engine), await show(engine)
-    assert 0 <= first.uptime_s < second.uptime_s < 600

@@ -31,7 +31,7 @@ from vectord.compute.backends.base import ANSWER_LIMIT_BYTES, POOLED, Answers, B
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
 
-NOT_BACKENDS = {"base", "invariance", "onnx_graph", "openvino_int8", "openvino_plans"}
+NOT_BACKENDS = {"base", "invariance", "onnx_graph", "openvino_plans"}
 OTHER_FILES = {
     "handler",
     "onnx",

@@ -60,47 +60,50 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    ("threads", "streams"), [(1, 1), (2, 2), (3, 3), (4, 4), (6, 4), (8, 4), (16, 4), (32, 8), (64, 16)]
+    ("threads", "streams", "wide"),
+    [(1, 1, 1), (2, 2, 1), (4, 4, 1), (6, 4, 1), (8, 4, 2), (16, 4, 4), (32, 8, 8), (64, 16, 16)],
 )
-def test_streams_follow_the_threads(threads: int, streams: int) -> None:
-    """One stream a thread up to four; then more threads a stream; from 16 threads on more streams of four."""
-    assert choose_streams(threads) == streams
-
-
-@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (16, 4), (64, 16)])
-def test_a_single_plan_has_wide_streams(threads: int, streams: int) -> None:
-    """A large model's single text runs on up to four threads."""
-    assert choose_wide_streams(threads) == streams
+def test_streams_follow_the_threads(threads: int, streams: int, wide: int) -> None:
+    """One stream a thread up to four, then more threads a stream. A large model's single text runs on up to four."""
+    assert (choose_streams(threads), choose_wide_streams(threads)) == (streams, wide)
 
 
 @pytest.mark.parametrize(
-    ("has_bfloat16", "dtype", "precision"),
+    ("has_bfloat16", "dtype", "architecture", "precision", "logged"),
     [
-        (True, "auto", "bf16"),
-        (True, "bfloat16", "bf16"),
-        (True, "float32", "f32"),
-        (False, "auto", "f32"),
-        (False, "float32", "f32"),
+        (True, "auto", "", "bf16", None),
+        (True, "bfloat16", "", "bf16", None),
+        (True, "float32", "", "f32", None),
+        (False, "auto", "", "f32", None),
+        (False, "float32", "", "f32", None),
+        (True, "auto", "embedding_gemma2", "f32", None),  # its attention scores are large
+        (True, "int8", "embedding_gemma2", "f32", None),
+        (True, "int8-weights", "embedding_gemma2", "f32", None),
+        (True, "bfloat16", "embedding_gemma2", "bf16", None),
+        (True, "auto", "gemma3_text", "bf16", None),
+        (False, "bfloat16", "", "f32", ("WARNING", "float32")),
+        (True, "float16", "", "bf16", ("INFO", "bfloat16")),  # the default of several servers for GPUs
+        (False, "float16", "", "f32", ("INFO", "float32")),
     ],
 )
-def test_bfloat16_is_for_processors_that_have_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bfloat16: bool, dtype: str, precision: str
+def test_bfloat16_is_for_processors_and_models_that_compute_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_bfloat16: bool,
+    dtype: str,
+    architecture: str,
+    precision: str,
+    logged: tuple[str, str] | None,
 ) -> None:
-    """auto and supported types bring no warning. The runtime, which would emulate bfloat16, is not asked."""
+    """The runtime, which would emulate it, is not asked. A dtype that is replaced is logged."""
     monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: has_bfloat16)
-    assert choose_precision(dtype, core=None) == precision
-    assert not caplog.messages
-
-
-@pytest.mark.parametrize("dtype", ["auto", "int8", "int8-weights", "bfloat16"])
-def test_a_model_of_large_scores_computes_in_float32_unless_bfloat16_is_requested(
-    monkeypatch: pytest.MonkeyPatch, dtype: str
-) -> None:
-    """EmbeddingGemma 2's attention scores are not divided by the root of the heads' width."""
-    monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: True)
-    precision = "bf16" if dtype == "bfloat16" else "f32"
-    assert choose_precision(dtype, core=None, architecture="embedding_gemma2") == precision
-    assert choose_precision(dtype, core=None, architecture="gemma3_text") == "bf16"
+    with caplog.at_level(logging.INFO, "vectord.compute.backends.openvino"):
+        assert choose_precision(dtype, None, architecture) == precision
+    found = [(record.levelname, record.getMessage()) for record in caplog.records]
+    expected = [
+        (level, f"this processor does not compute in {dtype}; using {used}") for level, used in filter(None, [logged])
+    ]
+    assert found == expected
 
 
 @pytest.mark.parametrize(("capabilities", "precision"), [(["FP32", "BF16"], "bf16"), (["FP32"], "f32")])
@@ -110,22 +113,6 @@ def test_the_runtime_is_asked_if_the_system_does_not_know(
     """Windows and macOS have no /proc/cpuinfo."""
     monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: None)
     assert choose_precision("auto", SimpleNamespace(get_property=lambda *_: capabilities)) == precision
-
-
-@pytest.mark.parametrize(
-    ("has_bfloat16", "dtype", "instead"),
-    [(False, "bfloat16", "float32"), (True, "float16", "bfloat16"), (False, "float16", "float32")],
-)
-def test_an_unsupported_dtype_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bfloat16: bool, dtype: str, instead: str
-) -> None:
-    """The model is served in a type with full speed, and the log reports it: without a warning for float16, the default
-    of several servers for GPUs."""
-    monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: has_bfloat16)
-    with caplog.at_level(logging.INFO, "vectord.compute.backends.openvino"):
-        assert choose_precision(dtype, core=None) == {"bfloat16": "bf16", "float32": "f32"}[instead]
-    assert [record.levelname for record in caplog.records] == ["INFO" if dtype == "float16" else "WARNING"]
-    assert caplog.messages == [f"this processor does not compute in {dtype}; using {instead}"]
 
 
 @pytest.mark.parametrize(

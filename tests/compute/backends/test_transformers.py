@@ -131,7 +131,6 @@ BATCH_DEPENDENT: dict[str, Callable[[], Any]] = {
     "padding in hashes": lambda: sized("yoso"),
     "long positions of phi3": lambda: longrope("phi3"),
     "long positions of llama": lambda: longrope("llama"),
-    "attention by length": lambda: sized("big_bird", block_size=8, num_random_blocks=2),
 }
 
 
@@ -149,8 +148,8 @@ def test_a_class_that_reads_its_batch_runs_each_length_alone(name: str, tmp_path
         np.testing.assert_allclose(states, np.concatenate([want[i] for i in batch]), atol=1e-4)
 
 
-def test_a_class_that_long_texts_change_for_good_is_refused(tmp_path: Path) -> None:
-    """Dynamic positions keep the scale of the longest text so far."""
+def test_a_class_that_a_text_changes_for_good_is_refused(tmp_path: Path) -> None:
+    """Dynamic positions keep the scale of the longest text so far; BigBird turns sparse attention off."""
     from transformers import LlamaConfig, LlamaModel
 
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
@@ -159,6 +158,8 @@ def test_a_class_that_long_texts_change_for_good_is_refused(tmp_path: Path) -> N
     with pytest.raises(ModelUnavailable, match="depend on other texts, even without padding"):
         load(spec_of(folder, max_tokens=300), FLOAT32)
     load(spec_of(folder, max_tokens=100), FLOAT32).close()
+    with pytest.raises(ModelUnavailable, match="attention_type block_sparse"):
+        load(spec_of(write(tmp_path / "sparse", sized("big_bird", block_size=8, num_random_blocks=2))), FLOAT32)
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "olmo2", "starcoder2"])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import numpy_answer, texts_of
-from tests.compute.networks.published import PUBLISHED
 from tests.compute.networks.reference_keys import reference_keys
 
 from vectord.checkpoints.config_keys import REFERENCE_KEYS
@@ -19,6 +18,8 @@ from vectord.errors import ModelUnavailable
 
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 TEXTS = texts_of(3)
+# Keys of published models' config.json, except widths and numbers of layers, heads and words, with the name of a case.
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("published.json").read_text())
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -20,14 +20,7 @@ TEXTS = texts_of(9, 1, 40)
 TEXT, WHOLE = CASES["embedding_gemma2_text"], CASES["embedding_gemma2"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "biases": {"attention_bias": True},
-    "windows everywhere but at the end": {"layer_types": ["sliding_attention"] * 4},
     "no windows": {"layer_types": ["full_attention"] * 4},
-    "stretched": {
-        "rope_parameters": {
-            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-        }
-    },
 }
 
 

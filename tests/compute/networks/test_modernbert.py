@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from tests.compute.networks.case import numpy_answer, padded_states, texts_of
 from tests.compute.networks.tiny_encoders import CASES, change_config, reference_model, write_tiny
 
@@ -22,12 +21,6 @@ def assert_like_transformers(folder: Path) -> np.ndarray:
     return got
 
 
-@pytest.mark.parametrize("local_attention", [2, 7, 8, 64])
-def test_windows_equal_transformers(tmp_path: Path, local_attention: int) -> None:
-    """Half of local_attention on either side, rounded down, inclusive."""
-    assert_like_transformers(write_tiny(tmp_path, "ModernBert", local_attention=local_attention))
-
-
 def test_the_farthest_token_of_a_window_is_seen(tmp_path: Path) -> None:
     """With one local layer of half-width 3, the token at distance 3 matters, and the token at distance 4 does not."""
     folder = write_tiny(
@@ -39,15 +32,6 @@ def test_the_farthest_token_of_a_window_is_seen(tmp_path: Path) -> None:
     after = numpy_answer(spec, [[*text[:4], (text[4] + 1) % 5 + 10, *text[5:]]])
     changed = np.abs(before - after).max(axis=1) > 1e-6
     np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(1, 8))
-
-
-def test_a_window_under_its_newer_key_is_read(tmp_path: Path) -> None:
-    """sliding_window counts one side, and has precedence over local_attention."""
-    folder = write_tiny(tmp_path, "ModernBert")
-    narrow = assert_like_transformers(change_config(folder, local_attention=6))
-    np.testing.assert_array_equal(
-        assert_like_transformers(change_config(folder, local_attention=64, sliding_window=3)), narrow
-    )
 
 
 def test_older_configs_are_equivalent(tmp_path: Path) -> None:
@@ -76,9 +60,3 @@ def test_a_config_without_positions_has_the_published_ones(tmp_path: Path) -> No
     want = assert_like_transformers(folder)
     change_config(folder, layer_types=None, rope_parameters=None)
     np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
-
-
-def test_listed_layers_take_precedence(tmp_path: Path) -> None:
-    """layer_types has precedence over the older key."""
-    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
-    assert_like_transformers(write_tiny(tmp_path, "ModernBert", layer_types=kinds))

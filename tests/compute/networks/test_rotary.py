@@ -129,29 +129,13 @@ FAULTS: dict[str, tuple[object, str]] = {
         {**LONG, "original_max_position_embeddings": 64, "long_factor": [1e-30] * 8},
         "rope_scaling.long_factor must be a list of numbers",
     ),
-    "no trained positions of longrope": (LONG, "original_max_position_embeddings must be a whole number"),
-    "another old kind": ({"type": "su"}, "rope_scaling.type must be one of default, .*; found 'su'"),
-    "a kind that is no name": ({"rope_type": ["yarn"]}, "rope_scaling.rope_type must be one of"),
     "no factor": ({"rope_type": "linear"}, "rope_scaling.factor is missing, which rope_type linear needs"),
     "a factor of nothing": ({"rope_type": "linear", "factor": 0}, "rope_scaling.factor must be a number from 0.1"),
-    "a factor of angles beyond float32": ({"rope_type": "linear", "factor": 1e-30}, "rope_scaling.factor must be"),
-    "a factor that is not used": ({"rope_type": "dynamic", "factor": "x"}, "rope_scaling.factor must be a number"),
-    "a factor without end": ({"rope_type": "yarn", "factor": float("inf")}, "rope_scaling.factor must be a number"),
     "part of a head": ({"partial_rotary_factor": 0.5}, "rope_scaling.partial_rotary_factor is not supported"),
-    "one mapping a kind of layer": (
-        {"full_attention": {"rope_theta": 1.0}},
-        "rope_scaling.full_attention is not supported with rope_type default",
-    ),
     "a theta that does not turn": ({"rope_theta": 1.0}, "rope_scaling.rope_theta must be above 1; found 1"),
     "a null that is no default": (
         {"rope_type": "yarn", "factor": 2.0, "truncate": None},
         "rope_scaling.truncate null is not supported",
-    ),
-    "a theta of null": ({"rope_type": "linear", "factor": 2, "rope_theta": None}, "rope_scaling.rope_theta null"),
-    "a theta that is no number": ({"rope_theta": "big"}, "rope_scaling.rope_theta must be a number above 0"),
-    "no trained positions": (
-        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": -1},
-        "rope_scaling.original_max_position_embeddings must be a whole number",
     ),
 }
 

@@ -15,7 +15,6 @@ import numpy as np
 from tests.compute.networks.case import VOCABULARY, Case, Texts, padded_states, randomize
 from tests.compute.networks.nomic_experts import experts_states, write_experts
 from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
-from tests.compute.networks.relative_bert import add_distances, relative_states
 
 FACTS: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -79,10 +78,6 @@ def change_config(folder: Path, **facts: Any) -> Path:
     return folder
 
 
-def write_relative(folder: Path, kind: str) -> Path:
-    return add_distances(write_tiny(folder, "Bert"), kind)
-
-
 def write_new(folder: Path) -> Path:
     """GTE as published before transformers had it: no token types, an older config."""
     write_tiny(folder, "Gte", type_vocab_size=0)
@@ -137,8 +132,6 @@ MT5_FACTS: dict[str, Any] = {**T5_FACTS, "feed_forward_proj": "gated-gelu"}
 CASES: dict[str, Case] = {
     "albert": _case("Albert", embedding_size=12, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2),
     "bert": _case("Bert"),
-    "bert of relative_key": Case(partial(write_relative, kind="relative_key"), relative_states),
-    "bert of relative_key_query": Case(partial(write_relative, kind="relative_key_query"), relative_states),
     "camembert": _case("Camembert", type_vocab_size=1),
     "distilbert": _case("DistilBert"),
     "electra": _case("Electra", embedding_size=12),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.engine.fakes import FakeBackend, expected_row, serving
 from tests.ports import free_port
 from tests.real_redis import needs_redis, redis_at
 
-from vectord import housekeeping
 from vectord.compose import running_engine
 from vectord.config import Config, EngineConfig
 from vectord.engine.cache import shared
@@ -80,17 +78,6 @@ async def test_bytes_are_found_until_they_expire(port: int, tmp_path: Path) -> N
         await store.close()
 
 
-async def test_a_replica_finds_what_another_computed(port: int, tmp_path: Path) -> None:
-    """Its device does not run."""
-    texts = [f"text {n}" for n in range(40)]
-    with redis_at(port, tmp_path):
-        async with Redis(port=port) as operator, replica(port) as (one, _), replica(port) as (other, backend):
-            await ask(one, *texts)
-            assert len(await keys(operator, 40)) == 40
-            await ask(other, *texts)
-            assert backend.batches == []
-
-
 async def test_foreign_values_are_misses(port: int, tmp_path: Path) -> None:
     """Invalid bytes, and another type of Redis."""
     with redis_at(port, tmp_path):
@@ -114,54 +101,6 @@ async def test_without_redis_each_process_answers_by_itself(port: int, caplog: p
     assert 1 <= len(logged) <= 2
     assert {record.levelno for record in logged} == {logging.WARNING}
     assert "127.0.0.1" not in caplog.text  # a URL may hold a password
-
-
-async def test_a_restarted_redis_is_used_again(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After RETRY_S."""
-    monkeypatch.setattr(housekeeping, "RETRY_S", 0.0)
-    async with replica(port) as (one, _), replica(port) as (other, backend):
-        await ask(one, "before")
-        with redis_at(port, tmp_path):
-            async with Redis(port=port) as operator:
-                await ask(one, "after")
-                await keys(operator, 1)
-                await ask(other, "after")
-    assert backend.batches == []
-
-
-async def test_a_hung_redis_delays_one_request(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later requests do not read it."""
-    monkeypatch.setattr(housekeeping, "RETRY_S", 1000.0)
-    reads = []
-
-    class CountingStore(RedisStore):
-        async def read(self, names: Sequence[bytes]) -> Sequence[object]:
-            reads.append(names)
-            return await super().read(names)
-
-    backend = FakeBackend()
-    with redis_at(port, tmp_path) as running:
-        async with serving(backend, store=CountingStore(url_of(port), ttl_s=60)) as engine:
-            await ask(engine, "a")
-            running.send_signal(signal.SIGSTOP)
-            monkeypatch.setattr(shared, "LOOKUP_TIMEOUT_S", 0.05)
-            for text in "bcd":
-                await ask(engine, text)
-            assert len(reads) == 2  # of "a" and "b"
-            running.send_signal(signal.SIGCONT)
-        assert backend.texts_run() == list("abcd")
-
-
-async def test_a_full_redis_is_still_read(port: int, tmp_path: Path) -> None:
-    """Answers that cannot be written are dropped."""
-    with redis_at(port, tmp_path):
-        async with Redis(port=port) as operator, replica(port) as (one, _), replica(port) as (other, backend):
-            await ask(one, "a")
-            await keys(operator, 1)
-            await operator.config_set("maxmemory", 1)
-            await ask(one, "b")
-            await ask(other, "a", "b")
-            assert backend.texts_run() == ["b"]
 
 
 async def test_a_cancelled_look_up_leaves_no_bytes_on_its_connection(port: int, tmp_path: Path) -> None:

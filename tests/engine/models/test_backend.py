@@ -30,19 +30,23 @@ def test_every_backend_of_the_folder_can_load(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "cuda", "name"),
+    ("device", "cuda", "mps", "name"),
     [
-        ("auto", False, "openvino"),
-        ("auto", True, "torch"),
-        ("cpu", True, "openvino"),
-        ("cuda", True, "torch"),
-        ("cuda:1", True, "torch"),
-        ("mps", False, "torch"),
+        ("auto", False, False, "openvino"),
+        ("auto", False, True, "torch"),
+        ("auto", True, False, "torch"),
+        ("cpu", True, True, "openvino"),
+        ("cuda", True, False, "torch"),
+        ("cuda:1", True, False, "torch"),
+        ("mps", False, True, "torch"),
     ],
 )
-def test_the_device_chooses_the_backend(device: str, cuda: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """auto is openvino on the processor and torch on a GPU."""
+def test_the_device_chooses_the_backend(
+    device: str, cuda: bool, mps: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """auto is openvino on the processor and torch on a GPU of either kind."""
     monkeypatch.setattr(backend, "_cuda_count", lambda: int(cuda))
+    monkeypatch.setattr(backend, "_has_mps", lambda: mps)
     (model,) = opened(DEFAULT_MODEL)
     assert backend.backend_of(model.spec, DeviceConfig(device=device)) == name
 
@@ -267,21 +271,6 @@ def test_if_one_copy_fails_to_load_the_others_are_closed(monkeypatch: pytest.Mon
     with pytest.raises(RuntimeError, match="initialization error"):
         source.load()
     assert closed == ["one"]
-
-
-@pytest.mark.parametrize(
-    ("cuda", "mps", "name"),
-    [(1, True, "torch"), (0, True, "torch"), (0, False, "openvino")],
-    ids=["CUDA", "MPS", "neither"],
-)
-def test_auto_takes_cuda_then_mps_then_the_processor(
-    cuda: int, mps: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch runs a GPU, OpenVINO the processor."""
-    monkeypatch.setattr(backend, "_cuda_count", lambda: cuda)
-    monkeypatch.setattr(backend, "_has_mps", lambda: mps)
-    (model,) = opened(DEFAULT_MODEL)
-    assert backend.backend_of(model.spec, DeviceConfig()) == name
 
 
 def test_torch_is_not_imported_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

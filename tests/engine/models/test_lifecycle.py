@@ -340,15 +340,6 @@ async def test_a_log_handler_that_raises_stops_no_load():
             await house.use(1)
 
 
-async def test_a_model_that_fails_on_its_first_use_is_logged_with_the_reason(caplog):
-    """At start, the last line has it instead."""
-    async with keeping(1) as house:
-        house.loaders[0].error = ModelUnavailable("weights are missing")
-        with pytest.raises(Unavailable):
-            await house.use(0)
-    assert "m0 failed to load: weights are missing" in caplog.text
-
-
 async def test_a_bug_is_logged_once_with_its_traceback(caplog):
     """On a first use, as at start."""
     async with keeping(1) as house:
@@ -358,20 +349,6 @@ async def test_a_bug_is_logged_once_with_its_traceback(caplog):
     (record,) = (record for record in caplog.records if record.levelname == "ERROR")
     assert record.getMessage() == "m0 failed to load: a bug"
     assert record.exc_info
-
-
-async def test_a_retry_without_room_logs_no_old_failure(caplog):
-    """It has not tried to load the model."""
-    async with keeping(2, model_memory_bytes=MIB) as house:
-        house.loaders[0].error = ModelUnavailable("no such file")
-        with pytest.raises(Unavailable):
-            await house.use(0)
-        async with house.lifecycle.use(house.models[1]):
-            house.clock.now_s += RETRY_FAILED_S
-            for _ in range(2):
-                with pytest.raises(Unavailable, match="no room"):
-                    await house.use(0)
-    assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
 # --- room -----------------------------------------------------------------------------------------------------
@@ -455,19 +432,6 @@ async def test_an_unloading_model_counts_until_it_is_closed(monkeypatch):
         go_on.set()
         await asyncio.wait_for(asyncio.gather(going, coming), WAIT_S)
         assert [loader.held for loader in house.loaders] == [0, 1]
-
-
-async def test_a_model_just_loaded_for_a_request_is_not_evicted():
-    """Even before the request continues: another load must evict something else."""
-    async with keeping(2, model_memory_bytes=MIB) as house:
-        house.loaders[0].gate.clear()
-        uses = [asyncio.create_task(house.use(n)) for n in range(2)]
-        await house.loaders[0].begun()
-        await settle()
-        house.loaders[0].gate.set()
-        first, second = await asyncio.wait_for(asyncio.gather(*uses, return_exceptions=True), WAIT_S)
-        assert first is None
-        assert second is None or isinstance(second, Unavailable)
 
 
 async def test_requests_for_more_models_than_fit_succeed_or_are_refused():

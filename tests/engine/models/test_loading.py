@@ -178,12 +178,6 @@ async def test_the_failure_of_all_models_is_one_error():
     await engine.close()
 
 
-def test_a_composite_has_no_failure_of_its_own():
-    """Its members have the reason."""
-    engine = Engine([source(FakeBackend(), "a")], composites=[CompositeSource("both", {"dense": "a"})])
-    assert engine.failure("both") is None
-
-
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [

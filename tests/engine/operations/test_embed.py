@@ -31,7 +31,6 @@ from tests.engine.fakes import (
 )
 
 from vectord.checkpoints.spec import Colbert
-from vectord.compute.backends.base import TokenBatch
 from vectord.engine.models.registry import CompositeSource
 from vectord.engine.operations import embed as embedding
 from vectord.errors import (
@@ -41,7 +40,6 @@ from vectord.errors import (
     InputTooLong,
     InvalidField,
     ModelCannot,
-    OutOfMemory,
     Overloaded,
     TooManyInputs,
     Unavailable,
@@ -131,29 +129,6 @@ async def test_a_request_that_no_model_supports_is_rejected():
         for request in (EmbedRequest(inputs=["a"]), SimilarityRequest(source="a", sentences=["b"])):
             with pytest.raises(ModelCannot):
                 await engine.answer(request, ANYONE)
-
-
-async def test_a_model_named_for_similarity_must_make_dense_vectors():
-    """It is rejected before anything runs."""
-    async with serving_one(JUDGE) as (engine, backend):
-        with pytest.raises(ModelCannot):
-            await engine.answer(SimilarityRequest(source="a", sentences=["b"], model="m0"), ANYONE)
-    assert not backend.batches
-
-
-@pytest.mark.parametrize(
-    ("request_", "field", "index"),
-    [
-        (SimilarityRequest(source="x" * 100, sentences=["b"]), "source", None),
-        (SimilarityRequest(source="a", sentences=["b", "x" * 100]), "sentences", 1),
-    ],
-)
-async def test_similarity_names_the_text_that_is_too_long(request_, field, index):
-    """By field, and by index among the sentences."""
-    async with serving_one(DENSE_ONE) as (engine, _):
-        with pytest.raises(InputTooLong) as refused:
-            await engine.answer(request_, ANYONE)
-    assert (refused.value.field, refused.value.index) == (field, index)
 
 
 @pytest.mark.parametrize(
@@ -339,32 +314,6 @@ async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
     assert dense.texts_run() == ["blocker"]
 
 
-async def test_a_disconnect_cancels_the_work_of_all_members():
-    """No text without a caller stays queued."""
-    dense, sparse = backends_of_both()
-    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
-        close_gate(dense)
-        close_gate(sparse)
-        blockers = [
-            asyncio.create_task(engine.answer(EmbedRequest(inputs=["b"], model="m0"), ANYONE)),
-            asyncio.create_task(
-                engine.answer(EmbedRequest(inputs=["b"], model="m1", outputs=frozenset({"sparse"})), ANYONE)
-            ),
-        ]
-        await entered(dense)
-        await entered(sparse)
-        leaver = asyncio.create_task(embed_with_both(engine, "xx"))
-        await settle()
-        assert queue_of(engine) == (2, 4)
-        leaver.cancel()
-        await settle()
-        assert queue_of(engine) == (0, 0)
-        for backend in (dense, sparse):
-            backend.gate.set()
-        await asyncio.gather(*blockers)
-        assert [served.users for served in engine._registry.models] == [0, 0]
-
-
 async def test_other_operations_of_a_composite_use_its_dense_model():
     """Documents and similarity are in the space of the dense member; the composite has its own space."""
     dense, sparse = backends_of_both()
@@ -513,16 +462,6 @@ async def test_precisions_and_dimensions_of_a_row_that_failed():
     assert all(not rows[1].any() and rows[0].any() for rows in result.dense.values())
 
 
-async def test_a_colbert_model_s_input_fails_alone():
-    """Its sequences have markers and rows that do not count."""
-    colbert = spec(("colbert",), colbert=Colbert(dimensions=COLBERT_WIDTH))
-    async with serving_one(colbert) as (engine, _):
-        result = await engine.answer(some(TOO_LONG, "ab", outputs=frozenset({"colbert"})), ANYONE)
-    assert set(result.failures) == {0}
-    assert result.colbert[0].shape == (0, COLBERT_WIDTH)
-    np.testing.assert_array_equal(result.colbert[1], expected_colbert(ids_of("ab")))
-
-
 async def test_an_input_fails_if_one_model_of_a_composite_cannot_read_it():
     """The client asked for the vectors of both."""
     both = CompositeSource("both", {"dense": "m0", "sparse": "m1"})
@@ -533,47 +472,6 @@ async def test_an_input_fails_if_one_model_of_a_composite_cannot_read_it():
         result = await engine.answer(request, ANYONE)
     assert {i: error.index for i, error in result.failures.items()} == {1: 1, 2: 2}
     np.testing.assert_array_equal(result.dense["float"][0], expected_row("fine"))
-
-
-async def test_a_text_that_is_too_much_for_the_device_fails_alone():
-    """Out of memory is an error of that text only, not of its batch."""
-
-    def fail(batch: TokenBatch) -> None:
-        if ord("!") in batch.texts.ids:
-            raise MemoryError
-
-    backend = FakeBackend()
-    async with serving(backend, cache_bytes=0) as engine:
-        close_gate(backend)
-        blocker = asyncio.create_task(engine.answer(some("blocker"), ANYONE))
-        await entered(backend)
-        backend.fail = fail
-        asked = [asyncio.create_task(engine.answer(some("a", text), ANYONE)) for text in ("x!", "b")]
-        await settle()
-        backend.gate.set()
-        await blocker
-        first, second = await asyncio.gather(*asked)
-    assert {i: type(error) for i, error in first.failures.items()} == {1: OutOfMemory}
-    assert not second.failures
-
-
-async def test_two_requests_share_a_text_that_fails():
-    """One request fails with it, the other lists it among its failures."""
-    backend = FakeBackend()
-    async with serving(backend) as engine:
-        backend.poison = ord("!")
-        close_gate(backend)
-        blocker = asyncio.create_task(engine.answer(some("blocker"), ANYONE))
-        await entered(backend)
-        requests = [some("a", "no!"), EmbedRequest(inputs=["no!"])]
-        asked = [asyncio.create_task(engine.answer(request, ANYONE)) for request in requests]
-        await settle()
-        backend.gate.set()
-        await blocker
-        partly, failed = await asyncio.gather(*asked, return_exceptions=True)
-    assert [error.index for error in partly.failures.values()] == [1]
-    assert isinstance(failed, InferenceFailed)
-    assert (failed.field, failed.index) == ("inputs", None)
 
 
 @pytest.mark.parametrize(

@@ -443,13 +443,14 @@ async def test_a_passage_is_cut_before_it_is_chunked():
     assert [length.seen - length.kept for length in result.usage.lengths] == [0, 6, 0]
 
 
-@pytest.mark.parametrize("max_passage_tokens", [0, -1, -(10**30)])
-async def test_max_passage_tokens_must_be_positive(max_passage_tokens):
+@pytest.mark.parametrize("field", ["max_passage_tokens", "max_query_tokens"])
+@pytest.mark.parametrize("most", [0, -(10**30)])
+async def test_limits_of_tokens_must_be_positive(field, most):
     """It is rejected before anything runs."""
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         with pytest.raises(InvalidField) as refused:
-            await engine.answer(ask(max_passage_tokens=max_passage_tokens), ANYONE)
-    assert refused.value.field == "max_passage_tokens"
+            await engine.answer(ask(**{field: most}), ANYONE)
+    assert refused.value.field == field
     assert not backend.batches
 
 
@@ -475,11 +476,3 @@ async def test_the_query_is_cut_to_the_request_s_limit(model):
     assert result.query.seen - result.query.kept == len(QUERY) - 4
     assert result.query.kept == short.query.kept
     assert result.usage.tokens == short.usage.tokens
-
-
-async def test_max_query_tokens_must_be_positive():
-    async with serving_one(CROSS_ENCODER) as (engine, backend):
-        with pytest.raises(InvalidField) as refused:
-            await engine.answer(ask(max_query_tokens=0), ANYONE)
-    assert refused.value.field == "max_query_tokens"
-    assert not backend.batches

@@ -59,7 +59,6 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     quick_tokens: int = 0  # a batch of so many takes less than 1 ms: the event loop runs it, beside busy streams
     pipelined: bool = False  # streams prepare batches concurrently, and the device runs them one by one
     gpu: Gpu | None = None  # None: the device is no GPU, or an unknown one
-    int8_cosine: float | None = None  # mean cosine of the outputs with and without 8 bits; None: not measured
 
 
 class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):

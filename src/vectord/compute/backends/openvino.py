@@ -17,12 +17,11 @@ import numpy as np
 
 from vectord.checkpoints.spec import FLOAT32_BY_DEFAULT, ModelSpec
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
-from vectord.compute.backends.openvino_int8 import gains_from_int8
 from vectord.compute.backends.openvino_plans import Compiler, InferencePrecision, Plan
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.openvino import ov
 from vectord.compute.ops.packed_weights import PACKINGS
-from vectord.compute.processor import multiplies_bfloat16, thread_budget
+from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thread_budget
 from vectord.errors import ConfigError
 from vectord.housekeeping import GuardedLogger
 
@@ -49,7 +48,9 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
     threads = options.threads or thread_budget()
     compiler = Compiler(spec, core, precision, threads)
     dtype = DTYPES[precision]
-    if options.dtype in PACKINGS and (options.dtype != "int8" or gains_from_int8(compiler, dtype)):
+    if options.dtype == "int8" and (reason := _why_not_int8(compiler)) is not None:
+        logger.warning("int8: %s, so %s is used", reason, dtype)
+    elif options.dtype in PACKINGS:
         compiler.packing = PACKINGS[options.dtype]
         dtype = options.dtype
     one_plan = compiler.plan_bytes > ONE_PLAN_BYTES
@@ -104,6 +105,17 @@ def choose_precision(dtype: str, core: ov.Core, architecture: str = "") -> Infer
         level = logging.INFO if dtype == "float16" else logging.WARNING
         logger.log(level, "this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen
+
+
+def _why_not_int8(compiler: Compiler) -> str | None:
+    if multiplies_int8() is False:
+        return "this processor has no instructions for it"
+    if compiler.spec.architecture in FLOAT32_BY_DEFAULT:
+        return "this architecture needs more exact numbers"
+    group = PACKINGS["int8"].group
+    if not any(len(weight.shape) == 2 and weight.shape[1] % group == 0 for weight in compiler.weights):
+        return f"no matrix has a width that is a multiple of {group}"
+    return None
 
 
 class OpenvinoBackend(Backend):

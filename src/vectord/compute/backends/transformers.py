@@ -8,7 +8,6 @@ that checkpoints/checkpoint.py has read.
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -199,13 +198,6 @@ class TransformersModel:
         body = _load_body(model_class, config, weights, ops, dtype, spec)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
         self.limits = _length_limits(config)
-        self._short_body, self._short_limit = self._body, _sparse_limit(config)  # for texts of up to so many tokens
-        if self._short_limit:
-            # BigBird's class would replace its sparse attention for good at the first short text.
-            tensors = (*self._body.parameters(), *self._body.buffers())  # which both bodies share
-            self._short_body = copy.deepcopy(self._body, {id(tensor): tensor for tensor in tensors})
-            bare: Any = getattr(self._short_body, str(body.base_model_prefix), self._short_body)
-            bare.set_attention_type("original_full")
         if not getattr(config, "is_causal", True):
             _attend_both_ways(body, spec, device)
 
@@ -252,8 +244,7 @@ class TransformersModel:
         return answers
 
     def _answer(self, inputs: dict[str, Tensor]) -> Tensor:
-        is_short = inputs["input_ids"].shape[1] <= self._short_limit
-        answer = (self._short_body if is_short else self._body)(**inputs)
+        answer = self._body(**inputs)
         return cast("Tensor", answer.logits if self._classifies else answer.last_hidden_state)
 
 
@@ -277,14 +268,7 @@ def _length_limits(config: PreTrainedConfig) -> frozenset[int]:
                 entries.append(value)
             elif _LIMIT_KEYS.search(str(key)):
                 found |= {number for number in (value if isinstance(value, list) else [value]) if type(number) is int}
-    return frozenset(found | {_sparse_limit(config)})
-
-
-def _sparse_limit(config: PreTrainedConfig) -> int:
-    """The longest text that BigBird reads with full attention although its attention is sparse; 0 for other classes."""
-    if getattr(config, "attention_type", None) != "block_sparse":
-        return 0
-    return int((5 + 2 * config.num_random_blocks) * config.block_size)
+    return frozenset(found)
 
 
 # --- config ---------------------------------------------------------------------------------------------------
@@ -323,6 +307,8 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
         )
     if _classifies(spec) and config.pad_token_id is None:
         raise ModelUnavailable("config.json: no pad_token_id, by which transformers' classifiers find a text's end")
+    if getattr(config, "attention_type", None) == "block_sparse":  # the first short text would turn it off for good
+        raise ModelUnavailable("config.json: attention_type block_sparse is not supported, only original_full")
     config.use_cache = False
     if not flag(settings, "is_causal", True):
         config.is_causal = False  # no field of any class, but transformers' masks depend on it

@@ -1,6 +1,9 @@
-"""`model_type: bert` and `ernie`: BERT, MiniLM, BGE v1.5, E5, GTE v1. Names as in transformers/models/bert.
+"""`model_type: bert`, `ernie` and `electra`: BERT, MiniLM, BGE v1.5, E5, GTE v1.
 
-RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most keys and tensor names.
+Names as in transformers/models/bert and electra.
+
+ELECTRA has narrower word vectors, and heads of its own. RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most
+keys and tensor names.
 """
 
 from __future__ import annotations
@@ -8,18 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
-from msgspec.structs import replace
-
-from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
-from vectord.compute.networks.transformer import Attention, Transformer
+from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first, classify_pooled
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import POOLER, HarmlessTensors, WeightReader
 from vectord.compute.ops.base import Ops, T
 
-_RELATIVE = ("absolute", "relative_key", "relative_key_query")
 NAMES = encoder.LayerNames(
     prefix="encoder.layer",
     attention=("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -35,12 +33,22 @@ HEAD = encoder.HeadNames(
     decoder="cls.predictions.decoder",
     bias="cls.predictions.bias",
 )
+ELECTRA_HEAD = encoder.HeadNames(
+    dense="generator_predictions.dense", norm="generator_predictions.LayerNorm", decoder="generator_lm_head"
+)
 
 HARMLESS: Mapping[str, Harmless] = {
     **encoder.HARMLESS,
     **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
 }
-HARMLESS_TENSORS: Collection[HarmlessTensors] = (*encoder.HARMLESS_TENSORS, POOLER, *encoder.BERT_WORDS_HEAD)
+HARMLESS_TENSORS: Collection[HarmlessTensors] = (
+    *encoder.HARMLESS_TENSORS,
+    POOLER,
+    *encoder.BERT_WORDS_HEAD,
+    HarmlessTensors("ELECTRA's other head of pretraining", r"discriminator_predictions\..+"),
+    *encoder.words_head(r"(generator_predictions|generator_lm_head)\..+", r"generator_lm_head\.weight"),
+    encoder.DENSE_CLASSIFIER,
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
@@ -51,35 +59,31 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         count = facts.size(config, "task_type_vocab_size")
         tasks = weights.array("embeddings.task_type_embeddings.weight", count, spec.hidden_size)
         types = weights.constant(encoder.TYPES, weights.array(encoder.TYPES, spec.types, spec.hidden_size) + tasks[0])
-    kinds = _RELATIVE if config["model_type"] == "bert" else ("absolute",)
-    kind = facts.choice(config, "position_embedding_type", kinds, "absolute")
-    if kind == "absolute":
-        return encoder.read_encoder(spec, weights, ops, NAMES, first_position=0, types=types)
-    weights.ignore("embeddings.position_embeddings.weight")  # saved, and added to nothing
-    # All heads share a vector for each distance of query less key: queries attend to it, and with relative_key_query so
-    # do keys. transformers has these layers up to version 4.
-    layers = []
-    for i in range(spec.layers):
-        layer = encoder.read_layer(spec, weights, NAMES, i)
-        name = f"{NAMES.prefix}.{i}.attention.self.distance_embedding.weight"
-        table = weights.array(name, 2 * spec.max_tokens - 1, spec.head_size)
-        places = weights.constant(name, np.tile(table, spec.heads))  # (2 * max_tokens - 1, H)
-        assert isinstance(layer.attention, Attention)
-        place_q = places if kind == "relative_key_query" else None
-        layers.append(replace(layer, attention=replace(layer.attention, place_k=places, place_q=place_q)))
-    buckets = np.arange(2 * spec.max_tokens - 1, dtype=np.int32)
+    facts.require(config, "position_embedding_type", "absolute")
+    size = _embedding_size(config)
+    widen = None if size in (None, spec.hidden_size) else "embeddings_project"
     return encoder.read_encoder(
-        spec, weights, ops, NAMES, layers=layers, buckets=ops.constant(Weight("buckets", "I32", buckets))
+        spec, weights, ops, NAMES, first_position=0, types=types, embedding_size=size, widen=widen
     )
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    return classify_pooled(body(weights), weights, facts.size(config, "hidden_size"), labels)
+    width = facts.size(config, "hidden_size")
+    if config["model_type"] == "electra":
+        return classify_first(weights, width, labels, "gelu")
+    return classify_pooled(body(weights), weights, width, labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    return encoder.read_masked_lm(config, encoder.read_spec(config), weights, body(weights), HEAD)
+    spec, size = encoder.read_spec(config), _embedding_size(config)
+    if size is None:
+        return encoder.read_masked_lm(config, spec, weights, body(weights), HEAD)
+    return encoder.read_masked_lm(config, spec, weights, body(weights), ELECTRA_HEAD, "gelu", size)
+
+
+def _embedding_size(config: Mapping[str, Any]) -> int | None:
+    return facts.size(config, "embedding_size") if config["model_type"] == "electra" else None
 
 
 def body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "bert.", "ernie."), encoder.WORDS)
+    return weights.after_prefix(("", "bert.", "ernie.", "electra."), encoder.WORDS)

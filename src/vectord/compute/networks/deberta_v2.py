@@ -61,8 +61,24 @@ class DebertaSpec(TransformerSpec, frozen=True, kw_only=True):
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    spec = _spec(config)
-    return Transformer(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
+    spec, weights = _spec(config), weights.after_prefix(PREFIXES, WORDS)
+    width, wide = spec.word_size, spec.hidden_size
+    biased, types = facts.flag(config, "position_biased_input", True), spec.types
+    places = weights.tensor("encoder.rel_embeddings.weight", 2 * spec.span, wide)  # vectors of relative places
+    if facts.choice(config, "norm_rel_ebd", ("none", "layer_norm"), "none") == "layer_norm":
+        norm = weights.norm("encoder.LayerNorm", wide)
+        places = ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
+    read = TransformerWeights(
+        words=weights.tensor(WORDS, spec.vocab_size, width),
+        positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
+        types=weights.tensor("embeddings.token_type_embeddings.weight", types, width) if types else None,
+        widen=weights.linear("embeddings.embed_proj", width, wide, bias=False) if width != wide else None,
+        wide_norm=weights.norm("embeddings.LayerNorm", wide),
+        buckets=ops.constant(Weight("buckets", "I32", relative_places(spec))),
+        layers=tuple(_layer(spec, weights, ops, f"encoder.layer.{i}", places) for i in range(spec.layers)),
+        convolution=_convolution(config, wide, weights.under("encoder.conv."), ops),
+    )
+    return Transformer(spec, read, ops)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -114,27 +130,6 @@ def _positive(config: Mapping[str, Any], key: str) -> int | None:
     """The size at `key`; None if missing, -1 or 0, as published configs write it."""
     value = config.get(key)
     return None if value is None or (type(value) is int and value < 1) else facts.size(config, key)
-
-
-def _weights(
-    config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]
-) -> TransformerWeights[T]:
-    width, wide = spec.word_size, spec.hidden_size
-    biased, types = facts.flag(config, "position_biased_input", True), spec.types
-    places = weights.tensor("encoder.rel_embeddings.weight", 2 * spec.span, wide)  # vectors of relative places
-    if facts.choice(config, "norm_rel_ebd", ("none", "layer_norm"), "none") == "layer_norm":
-        norm = weights.norm("encoder.LayerNorm", wide)
-        places = ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
-    return TransformerWeights(
-        words=weights.tensor(WORDS, spec.vocab_size, width),
-        positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
-        types=weights.tensor("embeddings.token_type_embeddings.weight", types, width) if types else None,
-        widen=weights.linear("embeddings.embed_proj", width, wide, bias=False) if width != wide else None,
-        wide_norm=weights.norm("embeddings.LayerNorm", wide),
-        buckets=ops.constant(Weight("buckets", "I32", relative_places(spec))),
-        layers=tuple(_layer(spec, weights, ops, f"encoder.layer.{i}", places) for i in range(spec.layers)),
-        convolution=_convolution(config, wide, weights.under("encoder.conv."), ops),
-    )
 
 
 def _convolution(config: Mapping[str, Any], width: int, weights: WeightReader[T], ops: Ops[T]) -> Convolution[T] | None:

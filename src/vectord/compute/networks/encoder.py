@@ -184,7 +184,6 @@ def read_encoder(
     norm: str = "embeddings.LayerNorm",
     rotary: CosSin[T] | None = None,
     attention_bias: T | None = None,
-    buckets: T | None = None,
     types: T | None = None,
     embedding_size: int | None = None,
     widen: str | None = None,
@@ -212,7 +211,6 @@ def read_encoder(
             widen=None if widen is None else weights.linear(widen, width, spec.hidden_size),
             layers=tuple(layers or (read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers))),
             attention_bias=attention_bias,
-            buckets=buckets,
         ),
         ops,
     )

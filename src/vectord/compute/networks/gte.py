@@ -42,7 +42,15 @@ NAMES = encoder.LayerNames(
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     spec, weights = _spec(config), _body(weights)
-    rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
+    theta, scaling = facts.number(config, "rope_theta", 160_000.0), facts.section(config, "rope_scaling")
+    if scaling.get("type") == "ntk":
+        facts.require(scaling, "mixed_b", None)
+        factor = facts.number(scaling, "factor", 1.0, at_least=LEAST_FACTOR)
+        # Fixed at every length: a larger base, and slightly lower frequencies.
+        turns = Rotary(theta * factor, factor=factor ** (2 / spec.head_size))
+    else:
+        turns = read_plain_rotary(config, theta=theta, positions=spec.max_tokens)
+    rotary = rotary_table(weights, turns, spec.head_size, spec.max_tokens)
     names = encoder.TRANSFORMERS_NAMES if "layers.0.self_attn.q_proj.weight" in weights else NAMES
     return encoder.read_encoder(spec, weights, ops, names, rotary=rotary)
 
@@ -65,14 +73,3 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
     return encoder.read_spec(config, types=facts.size(config, "type_vocab_size", at_least=0))
-
-
-def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
-    theta = facts.number(config, "rope_theta", 160_000.0)
-    scaling = facts.section(config, "rope_scaling")
-    if scaling.get("type") == "ntk":
-        facts.require(scaling, "mixed_b", None)
-        factor = facts.number(scaling, "factor", 1.0, at_least=LEAST_FACTOR)
-        # Fixed at every length: a larger base, and slightly lower frequencies.
-        return Rotary(theta * factor, factor=factor ** (2 / spec.head_size))
-    return read_plain_rotary(config, theta=theta, positions=spec.max_tokens)

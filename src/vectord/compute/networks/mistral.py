@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from vectord.checkpoints.config_keys import Harmless
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import Family
-from vectord.compute.networks.rotary import Rotary, read_plain_rotary, read_sliding
-from vectord.compute.networks.transformer import Transformer, TransformerSpec
+from vectord.compute.networks.rotary import read_plain_rotary, read_sliding
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -38,9 +38,18 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         raise ModelUnavailable(
             "config.json: layer_types must agree with sliding_window: all layers of mistral attend to a window, or none"
         )
-    family = Family(windows=(window,) * spec.layers, rotary=_rotary(config, spec))
-    if not is_mistral:
+    windows = (window,) * spec.layers
+    if is_mistral:
+        family = Family(windows=windows, rotary=decoder.read_decoder_rotary(config, spec))
+    else:
+        facts.require(config, "rope_scaling", None)
         section = facts.section(config, "rope_parameters")
+        if not section:
+            raise ModelUnavailable("config.json: rope_parameters is missing, which ministral3 needs")
+        # The second key is a copy of the config's own.
+        others = {key: value for key, value in section.items() if key not in (_BETA, "max_position_embeddings")}
+        rotary = read_plain_rotary({"rope_parameters": others}, theta=1e6, positions=spec.max_tokens)
+        family = Family(windows=windows, rotary=rotary)
         trained = facts.size(section, "original_max_position_embeddings")
         beta = facts.number(section, _BETA, 0.0)
         if trained < spec.max_tokens:
@@ -48,15 +57,3 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
             factors = 1 + beta * np.log1p(np.arange(spec.max_tokens) // trained)  # (max_tokens,) of each query
             family = replace(family, query_factors=factors)
     return decoder.load_decoder(spec, family, weights, ops)
-
-
-def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
-    if config["model_type"] == "mistral":
-        return decoder.read_decoder_rotary(config, spec)
-    facts.require(config, "rope_scaling", None)
-    section = facts.section(config, "rope_parameters")
-    if not section:
-        raise ModelUnavailable("config.json: rope_parameters is missing, which ministral3 needs")
-    # The second key is a copy of the config's own.
-    others = {key: value for key, value in section.items() if key not in (_BETA, "max_position_embeddings")}
-    return read_plain_rotary({"rope_parameters": others}, theta=1e6, positions=spec.max_tokens)

@@ -47,7 +47,9 @@ HARMLESS_TENSORS: Collection[HarmlessTensors] = (
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     spec, weights = _spec(config), _body(weights)
     width, names = spec.hidden_size, _names(config)
-    kinds = _kinds(config, spec.layers)
+    whole_every = facts.size(config, "global_attn_every_n_layers", 3)  # the key before layer_types
+    sliding = read_sliding(config, [i % whole_every != 0 for i in range(spec.layers)])
+    kinds = [LAYER_KINDS[slides] for slides in sliding]
     tables = {kind: _rotary(config, spec, kind, weights) for kind in sorted(set(kinds))}
     # local_attention counts both sides; transformers' window is half of it, inclusive, and sliding_window replaces it.
     window = facts.size(config, "sliding_window", facts.size(config, "local_attention", 128) // 2)
@@ -100,12 +102,6 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     return read_spec(config, keys={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"}, norm_first=True)
-
-
-def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
-    """The kind of each layer: as listed, or by the older key, where every n-th layer attends to the whole text."""
-    whole_every = facts.size(config, "global_attn_every_n_layers", 3)
-    return [LAYER_KINDS[slides] for slides in read_sliding(config, [i % whole_every != 0 for i in range(layers)])]
 
 
 def _rotary(config: Mapping[str, Any], spec: TransformerSpec, kind: str, weights: WeightReader[T]) -> CosSin[T]:

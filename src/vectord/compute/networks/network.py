@@ -33,7 +33,7 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "albert": ("albert", "Albert"),
     "bert": ("bert", "Bert"),
     "bidirectional_pplx_qwen3": ("qwen2", "PPLXQwen3"),
-    "bigemma3_text": ("gemma3_text", "BiGemma3(Text)?"),
+    "bigemma3_text": ("gemma", "BiGemma3(Text)?"),
     "biqwen3": ("qwen2", "BiQwen3"),
     "c2llm": ("c2llm", "C2LLM"),
     "camembert": ("roberta", "Camembert"),
@@ -45,14 +45,14 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "colqwen3": ("qwen_vl", "ColQwen3"),
     "deberta_v2": ("deberta_v2", "DebertaV2"),
     "distilbert": ("distilbert", "DistilBert"),
-    "electra": ("electra", "Electra"),
+    "electra": ("bert", "Electra"),
     "embedding_gemma2": ("embedding_gemma2", "EmbeddingGemma2"),
     "embedding_gemma2_text": ("embedding_gemma2", "EmbeddingGemma2Text"),
     "ernie": ("bert", "Ernie"),
     "eurobert": ("llama", "EuroBert"),
     "gemma": ("gemma", "Gemma"),
-    "gemma2": ("gemma2", "Gemma2"),
-    "gemma3_text": ("gemma3_text", "Gemma3Text|Gemma3"),
+    "gemma2": ("gemma", "Gemma2"),
+    "gemma3_text": ("gemma", "Gemma3Text|Gemma3"),
     "gemma4_vision": ("gemma4_vision", "Gemma4Vision"),
     "gte": ("gte", "Gte|New"),
     "jina_bert_v2": ("jina_bert_v2", "JinaBert|Bert"),
@@ -128,7 +128,17 @@ def check_architecture(spec: ModelSpec) -> ModuleType:
     """Return the module that loads the model's body. Raises ModelUnavailable if there is none, or for a class of the
     model's own that is not known."""
     module, prefixes = _architecture(spec)
-    _refuse_unknown_class(spec, unread_settings(spec.folder / "config.json", spec.config), prefixes)
+    config = unread_settings(spec.folder / "config.json", spec.config)
+    listed = config.get("architectures")
+    if not config.get("auto_map") or not isinstance(listed, list) or not listed:
+        return module
+    name = str(listed[0])[:80]
+    known = name in _CUSTOM_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
+    if not known and "architectures" not in config.allowed:
+        raise ModelUnavailable(
+            f"{config.path}: the class {repr(name)[1:-1]} is in the model's own code (auto_map), which is never "
+            f"run and may differ from {spec.model_type[:80]}; {OPTION} architectures ignores it"
+        )
     return module
 
 
@@ -148,19 +158,6 @@ def _architecture(spec: ModelSpec) -> tuple[ModuleType, str]:
         )
     module, prefixes = found
     return import_module(f"{networks.__name__}.{module}"), prefixes
-
-
-def _refuse_unknown_class(spec: ModelSpec, config: Settings, prefixes: str) -> None:
-    listed = config.get("architectures")
-    if not config.get("auto_map") or not isinstance(listed, list) or not listed:
-        return
-    name = str(listed[0])[:80]
-    known = name in _CUSTOM_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
-    if not known and "architectures" not in config.allowed:
-        raise ModelUnavailable(
-            f"{config.path}: the class {repr(name)[1:-1]} is in the model's own code (auto_map), which is never "
-            f"run and may differ from {spec.model_type[:80]}; {OPTION} architectures ignores it"
-        )
 
 
 def _check(body: Transformer[T], spec: ModelSpec) -> None:

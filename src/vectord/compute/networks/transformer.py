@@ -180,16 +180,15 @@ class LayerInputs(msgspec.Struct, Generic[T], frozen=True):
     gates: Mapping[int, T]  # (T, R) of each row, by the id of a LowRank's gates; empty: no row has an adapter
 
 
-def _shares_prefix(parts: Attention[T] | ShortConvolution[T]) -> bool:
-    return isinstance(parts, Attention) and (parts.rotary is None or parts.rotary.long is None)
-
-
 class Transformer(Generic[T]):
     def __init__(self, spec: TransformerSpec, weights: TransformerWeights[T], ops: Ops[T]) -> None:
         self.hidden_size = spec.output_size or spec.hidden_size
         self.max_tokens = spec.max_tokens  # of one text
         # Whether texts may have a common beginning that is computed once.
-        self.shares_prefix = spec.causal and all(_shares_prefix(each.attention) for each in weights.layers)
+        mixers = [each.attention for each in weights.layers]
+        self.shares_prefix = spec.causal and all(
+            isinstance(each, Attention) and (each.rotary is None or each.rotary.long is None) for each in mixers
+        )
         self._spec = spec
         self._weights = weights
         self._ops = ops

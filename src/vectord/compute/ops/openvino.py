@@ -253,20 +253,17 @@ class OpenvinoGraph:
             "ids": _extend(texts.ids, rows),
             "type_ids": _extend(texts.type_ids, rows),
             "adapters": _extend(texts.row_adapters, rows),
-            **self._coordinates(texts, rows),
             **self._layout(texts, outputs, rows),
         }
+        columns = np.zeros((self.coordinates, rows), np.int32)
+        if texts.coordinates is not None:
+            columns[:, :total] = texts.coordinates.T
+        arrays |= {f"coordinates{i}": column for i, column in enumerate(columns)}
         if self.features is not None:
             arrays["features"] = features = np.zeros((rows, self.features.shape[1]), self.features.dtype)
             if texts.features is not None:
                 features[: len(texts.features)] = texts.features
         return [arrays[name] for name in self.inputs]
-
-    def _coordinates(self, texts: PackedTexts, rows: int) -> dict[str, Array]:
-        columns = np.zeros((self.coordinates, rows), np.int32)
-        if texts.coordinates is not None:
-            columns[:, : texts.ids.size] = texts.coordinates.T
-        return {f"coordinates{i}": column for i, column in enumerate(columns)}
 
     def _layout(self, texts: PackedTexts, outputs: Collection[str], rows: int) -> dict[str, Array]:
         """All inputs but the tokens. Those of a single text depend on its length only; of short texts they are kept."""

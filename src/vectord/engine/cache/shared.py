@@ -98,8 +98,12 @@ class SharedCache:
         names = list(requested)
         values = await self._read(names) if names else []
         stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        answers = {name: self._decoded(name, value, requested[name]) for name, value in stored.items()}
-        known = {name: answer for name, answer in answers.items() if answer is not None}
+        known: dict[bytes, Answer] = {}
+        for name, value in stored.items():
+            if isinstance(value, bytes) and len(value) <= MAX_VALUE_BYTES:
+                answer = decode(name, value, requested[name], self._key)
+                if answer is not None:
+                    known[name] = answer
         return StoredAnswers(known, len(stored) - len(known))
 
     def keep(self, name: bytes, answer: Answer) -> None:
@@ -130,8 +134,6 @@ class SharedCache:
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 values = await self._store.read(names)
-            if len(values) != len(names):
-                raise ValueError("not as many values as names")
         except Exception as problem:  # a store may raise anything
             self._reading.failed(problem)
             return nothing
@@ -157,11 +159,6 @@ class SharedCache:
             self._waiting.clear()  # it is empty, unless the store fails
             self._waiting_bytes.release(self._waiting_bytes.held)
             self._writer = None
-
-    def _decoded(self, name: bytes, value: object, shapes: Shapes) -> Answer | None:
-        if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:
-            return None
-        return decode(name, value, shapes, self._key)
 
 
 def shared_secret(config: EngineConfig) -> bytes:

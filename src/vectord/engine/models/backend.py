@@ -31,7 +31,7 @@ from vectord.errors import ConfigError, installing
 
 log = logging.getLogger("vectord")
 
-NO_BACKENDS = frozenset({"base", "invariance", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files
+NO_BACKENDS = frozenset({"base", "invariance", "onnx_graph", "openvino_plans"})  # other files
 ADAPTER_BACKENDS = ("fake", "openvino", "torch")
 MERGING_BACKENDS = (*ADAPTER_BACKENDS, "transformers")
 DTYPE_BACKENDS: Mapping[str, Sequence[str]] = {  # of dtypes that not every backend has
@@ -81,22 +81,17 @@ def check_adapters(spec: ModelSpec, backend: str) -> None:
         raise ConfigError(f"{spec.model_id} has a network for queries and another for documents: adapters fit neither")
     if spec.images is not None and (spec.adapters or spec.merged is not None):
         raise ConfigError(f"{spec.model_id} has a network for texts and another for images: adapters fit neither")
-    if spec.images is not None and backend not in ADAPTER_BACKENDS:
-        raise ConfigError(
-            f"{spec.model_id} has a network for images, which the {backend} backend does not compute; those that do: "
-            f"{', '.join(ADAPTER_BACKENDS)}"
-        )
-    if spec.merged is not None and backend not in MERGING_BACKENDS:
-        raise ConfigError(
-            f"{spec.model_id} is an adapter of another model, which the {backend} backend does not compute; those that "
-            f"do: {', '.join(MERGING_BACKENDS)}"
-        )
-    if spec.adapters and backend not in ADAPTER_BACKENDS:
-        names, backends_with = ", ".join(one.name for one in spec.adapters), ", ".join(ADAPTER_BACKENDS)
-        raise ConfigError(
-            f"{spec.model_id} has adapters ({names}), which the {backend} backend does not compute; those that do: "
-            f"{backends_with}"
-        )
+    names = ", ".join(one.name for one in spec.adapters)
+    for applies, what, able in (
+        (spec.images is not None, "has a network for images", ADAPTER_BACKENDS),
+        (spec.merged is not None, "is an adapter of another model", MERGING_BACKENDS),
+        (bool(spec.adapters), f"has adapters ({names})", ADAPTER_BACKENDS),
+    ):
+        if applies and backend not in able:
+            raise ConfigError(
+                f"{spec.model_id} {what}, which the {backend} backend does not compute; those that do: "
+                f"{', '.join(able)}"
+            )
 
 
 def backend_of(spec: ModelSpec, device: DeviceConfig) -> str:

@@ -1,6 +1,6 @@
 """Texts to vectors of every kind, from one model or, for a composite, from several at once; similarity of texts.
 
-rerank.py and documents.py use the raw vectors of one model (`vectors_by`, `vectors_of`).
+rerank.py uses the raw vectors of one model (`vectors_by`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.multivectors import ColbertForms, check_multivectors, converted, pool_tokens
-from vectord.engine.operations.pages import embed_pages, has_pdf
-from vectord.engine.operations.task import Task, compute, together, usage_of
+from vectord.engine.operations.task import PART_CHARACTERS, Task, compute, together, usage_of
 from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, ModelCannot, TooManyInputs, VectordError, installing
 from vectord.schema import (
@@ -32,6 +31,7 @@ from vectord.schema import (
     EmbedResult,
     Float32,
     Input,
+    InputPage,
     Media,
     Precision,
     SimilarityRequest,
@@ -42,10 +42,12 @@ from vectord.schema import (
     TextOptions,
     VectorKind,
 )
+from vectord.text.pdf import pages_of, picture_of
 from vectord.text.sequence import Encoder, ReadRequest, Texts
 
 T = TypeVar("T")
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
+MAX_PAGES = 100  # of a request: a page has a thousand rows or more, which stay in memory until its answer
 # One text is pooled at a time, because of the memory that this takes.
 _multivectors = ThreadPoolExecutor(1, thread_name_prefix="vectord-multivectors")
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their scale fits unit vectors
@@ -56,8 +58,8 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     parts = target.parts(request.outputs)
     _check(parts, request, task)
     task.check_count("inputs", len(request.inputs))
-    if not request.has_only_texts and has_pdf(request.inputs):
-        return await embed_pages(request, task, partial(_embed, target, parts, task=task))
+    if not request.has_only_texts and any(isinstance(one, Media) and one.has_pages for one in request.inputs):
+        return await _embed_pages(target, parts, request, task)
     return await _embed(target, parts, request, task)
 
 
@@ -75,11 +77,17 @@ async def _embed(
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
+    dense: Mapping[Precision, npt.NDArray[np.generic]] = {}
+    if "dense" in sources:
+        rows = made[sources["dense"]].ran.rows("dense")
+        cut = target.lead.spec.truncate_dim if request.dimensions is None else request.dimensions
+        finish = partial(postprocess.in_precisions, rows, cut, request.normalize, request.precisions)
+        dense = await compute(rows.size, finish)
     multi = await _finish_rows(made[sources["colbert"]], request) if "colbert" in sources else None
     return EmbedResult(
         model=target.name,
         fingerprint=space,
-        dense=await _finish(made[sources["dense"]], target.lead.spec, request) if "dense" in sources else {},
+        dense=dense,
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
         colbert=multi.rows if multi is not None and request.colbert.rows else None,
         muvera=None if multi is None else multi.encodings,
@@ -97,6 +105,50 @@ async def _embed(
         limits={name: vectors.spec.max_tokens for name, vectors in made.items()},
         failures={index: error for vectors in made.values() for index, error in vectors.ran.failures.items()},
     )
+
+
+async def _embed_pages(
+    target: ModelOrComposite,
+    parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]],
+    request: EmbedRequest,
+    task: Task,
+) -> EmbedResult:
+    """Each page of a PDF has a row of its own; errors have the index of the file."""
+    request, places = await _split_pages(request, task)
+    try:
+        result = await _embed(target, parts, request, task)
+    except VectordError as error:
+        if error.index is None:
+            raise
+        raise error.at(index=places[error.index].index) from error.__cause__
+    failures = {row: error.at(index=places[row].index) for row, error in result.failures.items()}
+    pictures = []
+    for page in request.inputs if request.pictures else ():
+        drawn = isinstance(page, Media) and page.page is not None
+        pictures.append(await task.pool.images.run(PART_CHARACTERS, partial(picture_of, page)) if drawn else b"")
+    return replace(result, pages=places, pictures=pictures, failures=failures)
+
+
+async def _split_pages(request: EmbedRequest, task: Task) -> tuple[EmbedRequest, Sequence[InputPage]]:
+    """The request for the pages. With `partial`, a file that cannot be read remains an input, which fails later."""
+    inputs: list[Input] = []
+    places: list[InputPage] = []
+    pages = 0
+    for index, one in enumerate(request.inputs):
+        found: Sequence[Input] = [one]
+        if isinstance(one, Media) and one.has_pages:
+            try:
+                found = await task.pool.images.run(PART_CHARACTERS, partial(pages_of, one, index))
+            except InvalidRequest:
+                if not request.partial:
+                    raise
+            pages += len(found)
+        if pages > MAX_PAGES:
+            template = "{field}: the PDFs of a request may have at most {limit} pages in all."
+            raise TooManyInputs(template, field="inputs", index=index, limit=MAX_PAGES)
+        inputs += found
+        places += [InputPage(index, page.page if isinstance(page, Media) else None) for page in found]
+    return replace(request, inputs=inputs), places
 
 
 async def similarity(target: ModelOrComposite, request: SimilarityRequest, task: Task) -> SimilarityResult:
@@ -200,7 +252,7 @@ async def vectors_by(
     async with task.use(reader) as runner:
         if request.partial:
             return await _partial_vectors(runner, request, kinds, task)
-        return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=shown)
+        return await vectors_of(runner, request, kinds, task, shown=shown)
 
 
 async def _with_images(
@@ -244,15 +296,6 @@ async def _with_images(
     return ModelVectors(served.spec, ran, TextLengths.of(lengths), None)
 
 
-async def _finish(
-    made: ModelVectors, spec: ModelSpec, request: EmbedRequest
-) -> Mapping[Precision, npt.NDArray[np.generic]]:
-    rows = made.ran.rows("dense")
-    cut = spec.truncate_dim if request.dimensions is None else request.dimensions
-    finish = partial(postprocess.in_precisions, rows, cut, request.normalize, request.precisions)
-    return await compute(rows.size, finish)
-
-
 async def _finish_rows(made: ModelVectors, request: EmbedRequest) -> ColbertForms:
     assert made.colbert is not None
     if request.colbert == COLBERT_ROWS:
@@ -288,25 +331,28 @@ def check_specials(kinds: frozenset[VectorKind], options: TextOptions) -> None:
 
 async def vectors_of(
     runner: ModelRunner,
-    inputs: Sequence[Input],
-    options: TextOptions,
+    request: EmbedRequest,
     kinds: frozenset[VectorKind],
     task: Task,
     *,
     shown: bool = False,
+    texts: Texts | None = None,
 ) -> ModelVectors:
-    """The vectors of all inputs. shown: they go into the response."""
-    texts = await task.read(runner, request_of(runner, inputs, options))
-    _check_numbers(runner.spec, texts, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
+    """The vectors of all inputs, or of those of a partial response that could be read (`texts`). shown: they go into
+    the response."""
+    spec, options, is_partial = runner.spec, request.text, texts is not None
+    if texts is None:
+        texts = await task.read(runner, request_of(runner, request.inputs, options))
+    _check_numbers(spec, texts, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
     lengths = texts.lengths
-    if options.count_all:
-        lengths = await task.whole_lengths(runner, inputs, lengths)
+    if options.count_all and not is_partial:
+        lengths = await task.whole_lengths(runner, request.inputs, lengths)
     if reads_by_table(runner, options):
         ran = _from_table(runner, texts)
     else:
-        ran = await task.run(runner, texts, kinds)
-    colbert = await _colbert(runner.spec, ran.each("colbert"), texts, options) if "colbert" in kinds else None
-    return ModelVectors(runner.spec, ran, lengths, colbert, texts.boxes or [None] * len(inputs))
+        ran = await task.run(runner, texts, kinds, partial=is_partial)
+    colbert = await _colbert(spec, ran.each("colbert"), texts, options) if "colbert" in ran.answers else None
+    return ModelVectors(spec, ran, lengths, colbert, texts.boxes or [None] * len(texts))
 
 
 async def _partial_vectors(
@@ -325,31 +371,27 @@ async def _partial_vectors(
         else:
             assert one.index is not None, "an error about an input"
             failures[one.index] = one.at(field="inputs")
-    texts = Texts.join(readable or [Texts.of([])])
-    _check_numbers(spec, texts, kinds, MAX_SHOWN_NUMBERS)
-    ran = NOTHING_RAN
-    if reads_by_table(runner, request.text):
-        ran = _from_table(runner, texts)
-    elif len(texts):
-        ran = await task.run(runner, texts, kinds, partial=True)
-    for i, error in ran.failures.items():
-        failures[texts.indexes[i]] = error.at(field="inputs", index=texts.indexes[i])
-    answered = [i for i in range(len(texts)) if i not in ran.failures]
-    lengths = texts.lengths
-    if len(texts) < count:
-        known = dict(zip(texts.indexes, texts.lengths, strict=True))
-        lengths = TextLengths.of([known.get(index, TextLength(0, 0)) for index in range(count)])
     answers: dict[AnswerKind, Float32 | list[Any]] = {kind: _no_vectors(spec, kind, count) for kind in kinds}
-    for kind in kinds if answered else ():
-        each = ran.each(kind)
-        if kind == "colbert":
-            each = await _colbert(spec, each, texts, request.text)
-        for i in answered:
-            answers[kind][texts.indexes[i]] = each[i]
-    whole = RunResult(answers, failures, device=ran.device)
     patches: list[Float32 | None] = [None] * count
-    for index, boxes in zip(texts.indexes, texts.boxes, strict=False):  # none of texts alone
-        patches[index] = boxes
+    lengths, ran = TextLengths.of([TextLength(0, 0)] * count), NOTHING_RAN
+    if readable:
+        texts = Texts.join(readable)
+        made = await vectors_of(runner, request, kinds, task, shown=True, texts=texts)
+        lengths, ran = made.lengths, made.ran
+        if len(texts) < count:
+            known = dict(zip(texts.indexes, made.lengths, strict=True))
+            lengths = TextLengths.of([known.get(index, TextLength(0, 0)) for index in range(count)])
+        each: dict[AnswerKind, Any] = {
+            kind: made.colbert if kind == "colbert" else ran.each(kind) for kind in ran.answers
+        }
+        for i, index in enumerate(texts.indexes):
+            patches[index] = made.patches[i]
+            if i in ran.failures:
+                failures[index] = ran.failures[i].at(field="inputs", index=index)
+                continue
+            for kind, rows in each.items():
+                answers[kind][index] = rows[i]
+    whole = RunResult(answers, failures, device=ran.device)
     return ModelVectors(spec, whole, lengths, whole.each("colbert") if "colbert" in kinds else None, patches)
 
 

@@ -415,7 +415,6 @@ def _together(facts: Sequence[BackendFacts]) -> BackendFacts:
         streams=sum(one.streams for one in facts),
         max_batch_tokens=min(one.max_batch_tokens for one in facts),
         max_batch_texts=_least(*(one.max_batch_texts for one in facts)),
-        int8_cosine=min((one.int8_cosine for one in facts if one.int8_cosine is not None), default=None),
     )
 
 

@@ -25,16 +25,6 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
 
-@pytest.fixture
-def turing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-
-
-@pytest.fixture
-def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
-
-
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_missing_gpu_becomes_the_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -72,61 +62,54 @@ def test_an_unknown_device_stops_the_start(name: str) -> None:
         choose_device(name)
 
 
-@pytest.mark.usefixtures("ampere")
-def test_dtype_auto_fits_the_device() -> None:
-    """16 bits on CUDA, float32 elsewhere."""
-    assert choose_dtype("auto", CUDA) == torch.bfloat16
-    assert choose_dtype("auto", CPU) == torch.float32
-    assert choose_dtype("auto", torch.device("mps")) == torch.float32
+TURING, AMPERE = (7, 5), (8, 6)  # compute capabilities
+NO_BFLOAT16 = "this GPU does not compute in bfloat16; using float16"
+OVERFLOWS = "gemma3_text overflows in float16; using "
 
 
-@pytest.mark.usefixtures("ampere")
-def test_encoders_of_small_activations_compute_in_float16() -> None:
-    """It is closer to float32 than bfloat16, which is used on request; the CPU keeps float32."""
-    assert choose_dtype("auto", CUDA, "bert") == torch.float16
-    assert choose_dtype("bfloat16", CUDA, "bert") == torch.bfloat16
-    assert choose_dtype("auto", CPU, "bert") == torch.float32
-    assert choose_dtype("auto", CUDA, "jina_bert_v2") == torch.bfloat16
+@pytest.mark.parametrize(
+    ("gpu", "name", "device", "architecture", "dtype", "warning"),
+    [
+        (AMPERE, "auto", CUDA, "", torch.bfloat16, None),
+        (AMPERE, "auto", CPU, "", torch.float32, None),
+        (AMPERE, "auto", torch.device("mps"), "", torch.float32, None),
+        (AMPERE, "auto", CUDA, "bert", torch.float16, None),  # closer to float32 than bfloat16
+        (AMPERE, "bfloat16", CUDA, "bert", torch.bfloat16, None),
+        (AMPERE, "auto", CPU, "bert", torch.float32, None),
+        (AMPERE, "auto", CUDA, "embedding_gemma2", torch.float32, None),  # its scores are large
+        (AMPERE, "bfloat16", CUDA, "embedding_gemma2", torch.bfloat16, None),
+        (TURING, "auto", CUDA, "", torch.float16, None),
+        (TURING, "bfloat16", CUDA, "", torch.float16, NO_BFLOAT16),
+        (AMPERE, "bfloat16", CPU, "", torch.bfloat16, None),
+        (AMPERE, "float32", CUDA, "", torch.float32, None),
+        (AMPERE, "float16", CUDA, "", torch.float16, None),
+        (AMPERE, "float16", CPU, "", torch.float32, "this processor does not compute in float16; using float32"),
+        (AMPERE, "auto", CUDA, "gemma3_text", torch.bfloat16, None),  # it overflows in float16
+        (AMPERE, "float16", CUDA, "gemma3_text", torch.bfloat16, f"{OVERFLOWS}bfloat16"),
+        (TURING, "auto", CUDA, "gemma3_text", torch.float32, None),
+        (TURING, "float16", CUDA, "gemma3_text", torch.float32, f"{OVERFLOWS}float32"),
+    ],
+)
+def test_the_dtype_fits_the_device_and_the_model(
+    gpu: tuple[int, int],
+    name: str,
+    device: torch.device,
+    architecture: str,
+    dtype: torch.dtype,
+    warning: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """auto is 16 bits on CUDA and float32 elsewhere. A requested dtype that is replaced logs a warning."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpu)
+    assert choose_dtype(name, device, architecture) == dtype
+    assert caplog.messages == ([] if warning is None else [warning])
 
 
-@pytest.mark.usefixtures("ampere")
-def test_a_model_of_large_scores_computes_in_float32_unless_bfloat16_is_requested() -> None:
-    """EmbeddingGemma 2's attention scores are not divided by the root of the heads' width."""
-    assert choose_dtype("auto", CUDA, "embedding_gemma2") == torch.float32
-    assert choose_dtype("bfloat16", CUDA, "embedding_gemma2") == torch.bfloat16
-
-
-@pytest.mark.usefixtures("turing")
-def test_an_older_gpu_computes_in_float16(caplog: pytest.LogCaptureFixture) -> None:
-    """It only emulates bfloat16; a request for that logs a warning."""
-    assert choose_dtype("auto", CUDA) == torch.float16
-    assert not caplog.messages
-    assert choose_dtype("bfloat16", CUDA) == torch.float16
-    assert caplog.messages == ["this GPU does not compute in bfloat16; using float16"]
-
-
-@pytest.mark.usefixtures("ampere")
-def test_a_requested_dtype_is_used() -> None:
-    """Except for float16 on the CPU, which would be emulated."""
-    assert choose_dtype("bfloat16", CPU) == torch.bfloat16
-    assert choose_dtype("bfloat16", CUDA) == torch.bfloat16
-    assert choose_dtype("float32", CUDA) == torch.float32
-    assert choose_dtype("float16", CUDA) == torch.float16
-    assert choose_dtype("float16", CPU) == torch.float32
+def test_an_unknown_dtype_stops_the_start() -> None:
+    """The error lists the known ones."""
     with pytest.raises(ConfigError, match="dtype must be auto, float32, bfloat16, float16"):
         choose_dtype("int8", CPU)
-
-
-@pytest.mark.parametrize("name", ["auto", "float16"])
-@pytest.mark.parametrize(("gpu", "dtype"), [("ampere", torch.bfloat16), ("turing", torch.float32)])
-def test_gemma_never_computes_in_float16(
-    gpu: str, dtype: torch.dtype, name: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It overflows: bfloat16 if the GPU supports it, else float32. A request for float16 logs a warning."""
-    request.getfixturevalue(gpu)
-    assert choose_dtype(name, CUDA, "gemma3_text") == dtype
-    warned = [f"gemma3_text overflows in float16; using {str(dtype).removeprefix('torch.')}"]
-    assert caplog.messages == (warned if name == "float16" else [])
 
 
 @pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])

@@ -44,7 +44,7 @@ from vectord.compute.backends.torch.slot import CudaSlot, Streams
 from vectord.compute.networks.facts import size
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
-from vectord.compute.ops.torch import TorchOps, find_varlen, pack
+from vectord.compute.ops.torch import TorchOps, find_varlen
 from vectord.compute.ops.torch.flat import NotFlat, flat_of, tokens_of
 from vectord.compute.ops.torch.ops import LARGEST, EightBits, agrees_with_torch
 from vectord.compute.processor import thread_budget
@@ -58,7 +58,6 @@ ROOM_SHARE = 0.8  # of the free memory at load: the rest is for fragmentation an
 NOISY_S, REPEATS = 0.05, 3  # a shorter batch is measured again, and the shortest time counts
 CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
-COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # in the comparison of 8 bits
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
@@ -81,11 +80,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         ops = fused_ops(device, dtype)(device, dtype, kernel, matrices=matrices, joins=device.type == "cuda")
         return Network(spec, checkpoint, ops)
 
-    network, cosine = (
-        (make_network(dtype), None)
-        if matrices is None
-        else load_in_8_bits(spec, partial(make_network, dtype), matrices, device)
-    )
+    network = make_network(dtype, matrices=matrices)
     facts = BackendFacts(
         name="torch",
         device=str(device),
@@ -96,7 +91,6 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         max_batch_tokens=options.max_batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
         max_batch_texts=max_batch_texts(spec),
         gpu=gpu_of(device),
-        int8_cosine=cosine,
     )
     make_exact = None if dtype == torch.float32 and matrices is None else partial(make_network, torch.float32)
     if device.type != "cuda":
@@ -141,21 +135,6 @@ def fused_ops(device: torch.device, dtype: torch.dtype) -> type[TorchOps]:
     from vectord.compute.ops.torch.fused import FusedOps  # noqa: PLC0415 - as above
 
     return FusedOps
-
-
-def load_in_8_bits(
-    spec: ModelSpec, make_network: Callable[..., Network[torch.Tensor]], matrices: EightBits, device: torch.device
-) -> tuple[Network[torch.Tensor], float]:
-    """Return the network with matrices in 8 bits, and the mean cosine of its outputs to those without, on random
-    tokens: text by text if an output is a vector, else over all texts."""
-    longest = min(COMPARED_LONGEST, spec.max_tokens)
-    texts = sample_texts(COMPARED_TOKENS, longest, size(spec.config, "vocab_size"))
-    want = _compared(make_network(), texts, spec.outputs, device)  # freed before the next one is loaded
-    network = make_network(matrices=matrices)
-    got = _compared(network, texts, spec.outputs, device)
-    cosine = float(torch.nn.functional.cosine_similarity(got, want, dim=-1).mean())
-    logger.info("%s matrices: the mean cosine to the model without is %.5f", matrices, cosine)
-    return network, cosine
 
 
 def runs_flat(network: Network[torch.Tensor], device: torch.device, outputs: Collection[Output]) -> bool:
@@ -230,13 +209,3 @@ def _capture(
         )
     backend.graphs = graphs
     logger.info("%d CUDA graphs captured in %.1f s", len(graphs), time.monotonic() - begun_s)
-
-
-def _compared(
-    network: Network[torch.Tensor], texts: PackedTexts, outputs: Collection[Output], device: torch.device
-) -> torch.Tensor:
-    """The compared output of one network: (M, D), or (1, M * L) for scores."""
-    output: Output = next((name for name in ("dense", "splade", "tokens") if name in outputs), min(outputs))
-    with torch.inference_mode():
-        answer = network(pack(texts, device), (output,))[output].float()
-    return answer.reshape(1, -1) if output == "scores" else answer
