@@ -349,40 +349,6 @@ async def test_identical_concurrent_texts_run_once():
     np.testing.assert_array_equal(rows(results[1]), [b, a])
 
 
-async def test_a_shared_text_runs_while_a_request_waits_for_it():
-    """The first caller cancels, the second is answered. When the last cancels, the text leaves the queue."""
-    backend = FakeBackend()
-    async with serving(backend) as engine:
-        close_gate(backend)
-        blocker = ask(engine, "blocker")
-        await entered(backend)
-        callers = [ask(engine, "shared"), ask(engine, "shared"), ask(engine, "left"), ask(engine, "left")]
-        await settle()
-        for caller in (callers[0], callers[2], callers[3]):
-            caller.cancel()
-        await settle()
-        assert queue_of(engine) == (1, len("shared"))
-        backend.gate.set()
-        await asyncio.gather(blocker, callers[1])
-        again = await engine.answer(embed("left"), ANYONE)  # a cancellation does not make the text fail
-    assert backend.texts_run() == ["blocker", "shared", "left"]
-    np.testing.assert_array_equal(rows(again), [expected_row("left")])
-
-
-async def test_an_interactive_request_moves_a_shared_text_out_of_the_bulk_lane():
-    """Even if the bulk job requested the text first."""
-    backend = FakeBackend(max_batch_tokens=4)
-    async with serving(backend) as engine:
-        close_gate(backend)
-        job = ask(engine, *[f"{n:04}" for n in range(50)], caller=BULK)
-        await entered(backend)
-        query = ask(engine, "0049")
-        await settle()
-        backend.gate.set()
-        await asyncio.gather(job, query)
-    assert "0049" in backend.texts_run()[1:3]
-
-
 async def test_a_shared_text_in_the_middle_of_a_bulk_request_moves_alone():
     """The other texts of the request stay in the bulk lane, and it receives all answers in order."""
     backend = FakeBackend(max_batch_tokens=4)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, BackendOptions, TokenBatch
-from vectord.compute.ops.padding import spans_are_whole, texts_of_spans
+from vectord.compute.ops.groups import spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable
 from vectord.schema import Float32, Int32
 

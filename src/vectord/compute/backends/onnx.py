@@ -16,8 +16,8 @@ from vectord.compute.backends.base import BackendFacts, BackendOptions, PackedTe
 from vectord.compute.backends.onnx_graph import Answerer, Array, GraphBackend, check_inputs, feeds
 from vectord.compute.backends.openvino import DTYPES, choose_precision, choose_wide_streams
 from vectord.compute.backends.openvino_plans import InferencePrecision
+from vectord.compute.ops.groups import Padded
 from vectord.compute.ops.openvino import ov
-from vectord.compute.ops.padding import Padded
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable
 

@@ -21,8 +21,8 @@ from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, PackedTexts, TokenBatch
 from vectord.compute.backends.invariance import SHORT_TOLERANCE, TOLERANCE, is_batch_invariant
 from vectord.compute.networks.heads import heads_of
+from vectord.compute.ops.groups import Padded, pad, spans_are_whole, texts_of_spans
 from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.compute.ops.padding import Padded, pad, spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable
 
 logger = logging.getLogger(__name__)

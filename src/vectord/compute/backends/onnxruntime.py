@@ -20,7 +20,7 @@ from vectord.checkpoints.graphs import dtype_of
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import BackendFacts, BackendOptions, PackedTexts
 from vectord.compute.backends.onnx_graph import Answerer, Array, GraphBackend, check_inputs, feeds
-from vectord.compute.ops.padding import Padded
+from vectord.compute.ops.groups import Padded
 from vectord.compute.processor import thread_budget
 from vectord.errors import ConfigError, ModelUnavailable
 

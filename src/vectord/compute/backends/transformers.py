@@ -46,7 +46,7 @@ from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of, yes_no_head
 from vectord.compute.networks.network import harmless_tensors
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader, check_all_read
-from vectord.compute.ops.padding import pad, texts_of_spans
+from vectord.compute.ops.groups import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable

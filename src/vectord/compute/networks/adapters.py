@@ -87,12 +87,8 @@ class Adapters(Generic[T]):
         if not changes:
             return None
         up = np.concatenate([one.up.as_float32() * np.float32(one.scale) for one in changes], axis=1)
-        first = changes[0].down
-        if all(one.down.dtype == first.dtype for one in changes):  # the tables as one (V, R), in their own dtype
-            table = Weight(first.name, first.dtype, np.concatenate([one.down.array for one in changes], axis=1))
-        else:
-            table = Weight(first.name, "F32", np.concatenate([one.down.as_float32() for one in changes], axis=1))
-        return LowRank(self._ops.constant(table), self._constant(layer, up), self._gates_of(changes))
+        table = np.concatenate([one.down.as_float32() for one in changes], axis=1)  # (V, R)
+        return LowRank(self._constant(layer, table), self._constant(layer, up), self._gates_of(changes))
 
     def of_row(self, layer: str, width: int) -> T | None:
         """Return what each adapter adds to the only row of a table, (adapters + 1, width); None: none changes it."""

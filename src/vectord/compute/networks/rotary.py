@@ -53,23 +53,16 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
 _MAY_BE_NULL = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
 
-class Yarn(msgspec.Struct, frozen=True):
-    """High frequencies are kept, low ones are divided, and those between are interpolated."""
+class Interpolated(msgspec.Struct, frozen=True):
+    """High frequencies are kept, low ones are divided, and those between are interpolated: by the frequency's index
+    (YaRN), or by its number of turns within the trained positions (Llama 3)."""
 
     factor: float
     trained_positions: int
-    fast_turns: float = 32.0  # within the trained positions: frequencies with more turns are kept
-    slow_turns: float = 1.0  # frequencies with fewer turns are divided by the whole factor
-    amplitude: float | None = None  # factor of cosines and sines; None: derived from the scaling factor
-
-
-class Llama3(msgspec.Struct, frozen=True):
-    """As Yarn, but interpolated by the number of turns within the trained positions, not by the frequency's index."""
-
-    factor: float
-    trained_positions: int
-    fast_turns: float  # frequencies with more turns are kept
+    fast_turns: float  # within the trained positions: frequencies with more turns are kept
     slow_turns: float  # frequencies with fewer turns are divided by the whole factor
+    by_index: bool
+    amplitude: float = 1.0  # factor of cosines and sines
 
 
 class LongRope(msgspec.Struct, frozen=True):
@@ -86,7 +79,7 @@ class Rotary(msgspec.Struct, frozen=True):
 
     theta: float
     factor: float = 1.0  # linear scaling: positions are divided by it
-    scaling: Yarn | Llama3 | LongRope | None = None
+    scaling: Interpolated | LongRope | None = None
 
 
 class CosSin(msgspec.Struct, Generic[T], frozen=True):
@@ -254,29 +247,25 @@ def _factor(found: Mapping[str, Any], name: str) -> float:
     return facts.number(found, f"{name}.factor", 1.0, at_least=LEAST_FACTOR)
 
 
-def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Yarn:
+def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
     factor = _factor(found, name)
-    amplitude = None
+    amplitude = _usual_amplitude(factor)
     if f"{name}.attention_factor" in found:
         amplitude = facts.number(found, f"{name}.attention_factor", 1.0)
     elif f"{name}.mscale" in found and f"{name}.mscale_all_dim" in found:
         above, below = (facts.number(found, f"{name}.{key}", 1.0) for key in ("mscale", "mscale_all_dim"))
         amplitude = _usual_amplitude(factor, above) / _usual_amplitude(factor, below)
-    return Yarn(
-        factor=factor,
-        trained_positions=facts.size(found, f"{name}.original_max_position_embeddings", positions),
-        fast_turns=facts.number(found, f"{name}.beta_fast", 32.0),
-        slow_turns=facts.number(found, f"{name}.beta_slow", 1.0),
-        amplitude=amplitude,
-    )
+    trained = facts.size(found, f"{name}.original_max_position_embeddings", positions)
+    fast, slow = facts.number(found, f"{name}.beta_fast", 32.0), facts.number(found, f"{name}.beta_slow", 1.0)
+    return Interpolated(factor, trained, fast, slow, by_index=True, amplitude=amplitude)
 
 
-def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Llama3:
+def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
     low, high = (facts.number(found, f"{name}.{key}", 0.0) for key in ("low_freq_factor", "high_freq_factor"))
     if low >= high:
         raise ModelUnavailable(f"config.json: {name}.low_freq_factor {low:g} is not below high_freq_factor {high:g}")
     trained = facts.size(found, f"{name}.original_max_position_embeddings", positions)
-    return Llama3(_factor(found, name), trained, fast_turns=high, slow_turns=low)
+    return Interpolated(_factor(found, name), trained, high, low, by_index=False)
 
 
 def _longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
@@ -301,28 +290,26 @@ def _usual_amplitude(factor: float, scale: float = 1.0) -> float:
 def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64], float]:
     """(head_size / 2,) angles a position, and the factor of their cosines and sines."""
     frequencies = rotary.theta ** -(np.arange(0, head_size, 2) / head_size)
-    scaling, amplitude = rotary.scaling, 1.0
-    match scaling:
-        case None:
-            return frequencies / rotary.factor, amplitude
-        case LongRope():
-            if {len(scaling.short), len(scaling.long)} != {len(frequencies)}:
-                raise ModelUnavailable(
-                    f"config.json: short_factor and long_factor must have {len(frequencies)} numbers each, half the "
-                    "width of a head"
-                )
-            return frequencies / np.array(scaling.short), scaling.amplitude
-        case Llama3():
-            turns = scaling.trained_positions * frequencies / (2 * math.pi)
-            share = 1 - (turns - scaling.slow_turns) / (scaling.fast_turns - scaling.slow_turns)
-        case Yarn():
-            share = _divided_share(scaling, rotary.theta, head_size)
-            amplitude = _usual_amplitude(scaling.factor) if scaling.amplitude is None else scaling.amplitude
+    scaling = rotary.scaling
+    if scaling is None:
+        return frequencies / rotary.factor, 1.0
+    if isinstance(scaling, LongRope):
+        if {len(scaling.short), len(scaling.long)} != {len(frequencies)}:
+            raise ModelUnavailable(
+                f"config.json: short_factor and long_factor must have {len(frequencies)} numbers each, half the "
+                "width of a head"
+            )
+        return frequencies / np.array(scaling.short), scaling.amplitude
+    if scaling.by_index:
+        share = _divided_share(scaling, rotary.theta, head_size)
+    else:
+        turns = scaling.trained_positions * frequencies / (2 * math.pi)
+        share = 1 - (turns - scaling.slow_turns) / (scaling.fast_turns - scaling.slow_turns)
     share = np.clip(share, 0, 1)  # (head_size / 2,) of each frequency that is divided
-    return frequencies * (1 - share + share / scaling.factor), amplitude
+    return frequencies * (1 - share + share / scaling.factor), scaling.amplitude
 
 
-def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.float64]:
+def _divided_share(yarn: Interpolated, theta: float, head_size: int) -> npt.NDArray[np.float64]:
     """(head_size / 2,) from 0 (kept) at fast_turns to 1 (divided) at slow_turns; not clipped."""
 
     def index(turns: float) -> float:

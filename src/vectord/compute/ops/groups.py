@@ -1,4 +1,5 @@
-"""Length groups: a packed batch as a few rectangles, for op sets whose attention needs rectangles.
+"""Length groups: a packed batch as a few rectangles, for op sets whose attention needs rectangles; and as a single one
+(`pad`), for ONNX graphs and transformers' classes, which take padded (texts, length) and a mask.
 
 A packed batch is one row of T tokens; attention needs (texts, length). Padding every text to the longest wastes most
 of the work on mixed lengths, so the texts go into a few groups of similar length and are padded inside their group
@@ -206,3 +207,38 @@ def piece_order(groups: Sequence[Group]) -> Int32:
     order = np.empty_like(pieces)
     order[pieces] = np.arange(pieces.size, dtype=np.int32)
     return order
+
+
+class Padded(msgspec.Struct, frozen=True):
+    """N texts, each after its parent if it has one, padded at the end to L places."""
+
+    rows: Int32  # (N, L) row numbers into (T, H); a padded place repeats its text's first row
+    filled: npt.NDArray[np.bool_]  # (N, L) False on padded places
+    seen: npt.NDArray[np.bool_]  # (N, L) which places are attended to
+    places: Int32  # (T,) the place of each row among the N * L places: the way back
+
+
+def pad(texts: PackedTexts, length_step: int = 1, most: int = 2**31 - 1) -> Padded:
+    """Pad all texts to the longest length, rounded up to `length_step` but at most `most`."""
+    pieces = attending_pieces(texts, None)
+    starts, lengths = pieces.queries.starts, pieces.queries.lengths
+    before = np.zeros_like(lengths) if pieces.parents is None else pieces.parents.lengths  # (N,) of each text's parent
+    longest = int((before + lengths).max())
+    length = max(longest, min(-(-longest // length_step) * length_step, most))
+    every = np.arange(lengths.size, dtype=np.int32)
+    whole = _rectangle(pieces.queries, pieces.parents, every, length)
+    seen = np.arange(length, dtype=np.int32) < (before + pieces.keys.lengths)[:, None]
+    places = np.arange(texts.ids.size, dtype=np.int32) + np.repeat(every * length + before - starts, lengths)
+    return Padded(whole.rows, whole.valid, seen, places.astype(np.int32))
+
+
+def texts_of_spans(texts: PackedTexts) -> Int32:
+    """Return the text of each span. (M,)"""
+    found: Int32 = (np.searchsorted(texts.cu_seqlens, texts.pooled[:, 0], side="right") - 1).astype(np.int32)
+    return found
+
+
+def spans_are_whole(texts: PackedTexts) -> bool:
+    """Return whether each span is a whole text: networks with their own pooling support nothing else."""
+    found = texts_of_spans(texts)
+    return np.array_equal(texts.pooled, np.stack([texts.cu_seqlens[found], texts.cu_seqlens[found + 1]], axis=1))

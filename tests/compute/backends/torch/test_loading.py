@@ -16,9 +16,9 @@ from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spe
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import BackendOptions
+from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.compute.backends.torch import load
-from vectord.compute.backends.torch.capacity import choose_budget, measure
+from vectord.compute.backends.torch.capacity import choose_budget, measure, sample_texts
 from vectord.compute.backends.torch.loading import fused_ops, probe, runs_flat
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch import TorchOps
@@ -47,7 +47,7 @@ def test_matrices_are_held_in_8_bits(write: Callable[[Path], ModelSpec], dtype: 
 @pytest.mark.parametrize(("dtype", "least"), [("int8", 0.999), ("fp8", 0.99)])
 def test_8_bits_of_a_trained_model_are_close(dtype: str, least: float) -> None:
     """MiniLM's vectors of random tokens keep this cosine in the mean."""
-    batch = batch_of(*random_texts((30, 120, 9, 64)))
+    batch = TokenBatch(texts=sample_texts(512, 128, 30_522), outputs=frozenset({"dense"}))
     options = (BackendOptions(device="cpu", dtype=name) for name in (dtype, "float32"))
     got, want = (load(read_minilm_spec(), each).forward(batch, 0)["dense"] for each in options)
     cosines = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
