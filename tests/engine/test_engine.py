@@ -153,6 +153,12 @@ async def test_similarity_is_the_cosine_of_the_first_with_each():
         (SimilarityRequest(source="a", sentences=[]), EmptyInput, "sentences"),
         (TokenizeRequest(inputs=["a"] * 11), TooManyInputs, "inputs"),
         (DecodeRequest(ids=[[1]] * 11), TooManyInputs, "ids"),
+        (RerankRequest(query="q", passages=[]), EmptyInput, "passages"),
+        (RerankRequest(query="q", passages=["a"] * 11), TooManyInputs, "passages"),
+        (RerankRequest(query="q", passages=["a"], max_passage_tokens=0), InvalidField, "max_passage_tokens"),
+        (RerankRequest(query="q", passages=["a"], max_query_tokens=-(10**30)), InvalidField, "max_query_tokens"),
+        (embed(outputs=frozenset()), EmptyInput, "inputs"),
+        (embed(*["a"] * 11, outputs=frozenset()), TooManyInputs, "inputs"),
     ],
 )
 async def test_invalid_requests_are_refused_before_tokenising(request_, error, field):

@@ -104,15 +104,6 @@ def test_before_loading_the_info_is_complete_and_requests_are_refused():
         model.ready_runner()
 
 
-@pytest.mark.parametrize(
-    "members", [{"dense": "?"}, {"sparse": "a"}, {"dense": "c"}], ids=["unknown", "not its kind", "a composite"]
-)
-def test_a_composite_requires_members_that_support_their_vectors(members):
-    """`open_composites` reports it to the operator; this is the last check."""
-    with pytest.raises(ValueError, match="no served model"):
-        Registry([served("a")], [CompositeSource("c", {"dense": "a"}), CompositeSource("d", members)])
-
-
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(order):
     """Under its own name and fingerprint. Ready when all members are."""

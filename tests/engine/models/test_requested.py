@@ -111,12 +111,6 @@ def test_a_derived_name_that_fits_two_models_is_dropped(tmp_path: Path) -> None:
         opened(str(here), str(there))
 
 
-def test_more_served_names_than_models_are_refused() -> None:
-    """One name would have no model."""
-    with pytest.raises(ConfigError, match="2 names for 1 models"):
-        opened(DEFAULT_MODEL, served_model_name=("a", "b"))
-
-
 def test_model_aliases_name_any_model_by_any_of_its_names(tmp_path: Path) -> None:
     """Clients with a built-in model name need no change. An alias replaces a derived name of another model."""
     folder = str(minilm_folder(tmp_path / "mine"))
@@ -127,34 +121,6 @@ def test_model_aliases_name_any_model_by_any_of_its_names(tmp_path: Path) -> Non
     first, second = opened(DEFAULT_MODEL, folder, model_aliases=("all-MiniLM-L6-v2=mine",))
     assert "all-MiniLM-L6-v2" not in first.aliases
     assert second.aliases == ("all-MiniLM-L6-v2",)
-
-
-@pytest.mark.parametrize(
-    ("aliases", "message"),
-    {
-        "no model": (("ada",), "expected NAME=MODEL, got 'ada'"),
-        "a blank": (("a da=mine",), "expected NAME=MODEL"),
-        "unknown model": (("ada=other",), "ada: no model is served as 'other'; served: mine"),
-        "a model's name": (("mine=mine",), "mine is taken"),
-        "twice": (("ada=mine", "ada=mine"), "ada is taken"),
-    }.values(),
-    ids=str,
-)
-def test_an_invalid_alias_stops_the_start(tmp_path: Path, aliases: tuple[str, ...], message: str) -> None:
-    """The error names the alias and the expected form."""
-    with pytest.raises(ConfigError, match=f"model_aliases: {message}"):
-        opened(str(minilm_folder(tmp_path / "mine")), model_aliases=aliases)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"model_aliases": ("ada",)}, {"pinned_models": ("other",)}, {"lora": ("legal",)}],
-    ids=lambda one: [*one],
-)
-def test_names_are_checked_before_files_are_read(setting: dict[str, Any]) -> None:
-    """An error in a setting costs no download."""
-    with pytest.raises(ConfigError, match=next(iter(setting))):
-        opened("no-org/nothing", offline=True, **setting)
 
 
 def write_adapter(folder: Path) -> Path:
@@ -169,6 +135,38 @@ def write_adapter(folder: Path) -> Path:
     }
     save_file(tensors, folder / "adapter_model.safetensors")
     return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"served_model_name": ("a", "b", "c")}, "3 names for 2 models"),
+        ({"model_aliases": ("ada",)}, "model_aliases: expected NAME=MODEL, got 'ada'"),
+        ({"model_aliases": ("a da=other",)}, "model_aliases: expected NAME=MODEL"),
+        ({"model_aliases": ("ada=mine",)}, "model_aliases: ada: no model is served as 'mine'; served: "),
+        ({"model_aliases": ("other=other",)}, "model_aliases: other is taken"),
+        ({"model_aliases": ("ada=other", "ada=other")}, "model_aliases: ada is taken"),
+        ({"pinned_models": ("mine",)}, "pinned_models: no model is served as 'mine'"),
+        ({"lora": ("legal",)}, "expected NAME=FOLDER"),
+        ({"lora": ("legal={}",)}, "name the model"),
+        ({"lora": ("unknown:legal={}",)}, "unknown is none of the models"),
+        ({"lora": (f"{DEFAULT_MODEL}:legal={{}}",) * 2}, "has an adapter of this name"),
+    ],
+)
+def test_a_setting_that_names_models_wrongly_stops_the_start(
+    tmp_path: Path, settings: dict[str, tuple[str, ...]], message: str
+) -> None:
+    """The error names the setting and what it expects."""
+    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "other")
+    given = {name: tuple(text.format(adapter) for text in texts) for name, texts in settings.items()}
+    with pytest.raises(ConfigError, match=message):
+        opened(DEFAULT_MODEL, str(other), **given)
+
+
+def test_names_are_checked_before_files_are_read() -> None:
+    """An error in a setting costs no download."""
+    with pytest.raises(ConfigError, match="pinned_models"):
+        opened("no-org/nothing", offline=True, pinned_models=("other",))
 
 
 def test_adapters_belong_to_the_only_or_the_named_model(tmp_path: Path) -> None:
@@ -209,29 +207,6 @@ def test_an_adapter_of_another_model_is_a_warning(
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
     opened(DEFAULT_MODEL, lora=(f"legal={adapter}",))
     assert ("legal was trained for another model" in caplog.text) == warns
-
-
-@pytest.mark.parametrize(
-    ("lora", "message"),
-    [
-        (("legal",), "expected NAME=FOLDER"),
-        (("legal={}",), "name the model"),
-        (("unknown:legal={}",), "unknown is none of the models"),
-        ((f"{DEFAULT_MODEL}:legal={{}}",) * 2, "has an adapter of this name"),
-    ],
-    ids=["form", "no model", "another model", "twice"],
-)
-def test_an_invalid_lora_stops_the_start(tmp_path: Path, lora: tuple[str, ...], message: str) -> None:
-    """The error names the adapter, or the expected form."""
-    adapter, other = write_adapter(tmp_path / "adapter"), minilm_folder(tmp_path / "other")
-    with pytest.raises(ConfigError, match=message):
-        opened(DEFAULT_MODEL, str(other), lora=tuple(text.format(adapter) for text in lora))
-
-
-def test_a_pinned_name_without_a_model_stops_the_start() -> None:
-    """The error lists the served names."""
-    with pytest.raises(ConfigError, match="pinned_models: no model is served as 'other'"):
-        opened(pinned_models=("other",))
 
 
 # --- composites -----------------------------------------------------------------------------------------------

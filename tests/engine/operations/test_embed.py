@@ -123,14 +123,6 @@ async def test_without_model_the_first_one_that_supports_the_outputs_answers():
         assert (await engine.answer(documents, ANYONE)).model == "m1"
 
 
-async def test_a_request_that_no_model_supports_is_rejected():
-    """With a client error, not a server error."""
-    async with serving_one(JUDGE) as (engine, _):
-        for request in (EmbedRequest(inputs=["a"]), SimilarityRequest(source="a", sentences=["b"])):
-            with pytest.raises(ModelCannot):
-                await engine.answer(request, ANYONE)
-
-
 @pytest.mark.parametrize(
     ("source", "sentences", "place"),
     [("no!", ["b", "c"], ("source", None)), ("a", ["b", "no!"], ("sentences", 1)), ("a", ["no!"], ("sentences", None))],
@@ -155,14 +147,6 @@ async def test_without_outputs_no_model_is_loaded(name):
     assert (result.model, result.fingerprint) == ("m1", "d" * 16)
     assert (result.usage.tokens, list(result.usage.lengths), result.usage.characters) == (0, [], 3)
     assert (result.dense, result.sparse, result.colbert, result.tokens) == ({}, None, None, None)
-
-
-@pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
-async def test_without_outputs_the_limit_of_inputs_holds(count, error):
-    """The checks of a request do not depend on its outputs."""
-    async with serving_one(DENSE_ONE, max_client_batch_size=2) as (engine, _):
-        with pytest.raises(error):
-            await engine.answer(EmbedRequest(inputs=["a"] * count, outputs=frozenset()), ANYONE)
 
 
 async def test_without_an_embedding_model_a_request_without_outputs_is_rejected():
@@ -451,15 +435,6 @@ async def test_without_failures_the_result_is_the_same():
     assert first.failures == second.failures == {}
     assert first.usage.lengths == second.usage.lengths
     assert calls == [range(2), range(2)]
-
-
-async def test_precisions_and_dimensions_of_a_row_that_failed():
-    """A row of zeros in each precision, of the same width."""
-    request = EmbedRequest(inputs=["ab", TOO_LONG], partial=True, dimensions=4, precisions=("float", "int8"))
-    async with serving_one(spec(("dense",))) as (engine, _):
-        result = await engine.answer(request, ANYONE)
-    assert {name: rows.shape for name, rows in result.dense.items()} == {"float": (2, 4), "int8": (2, 4)}
-    assert all(not rows[1].any() and rows[0].any() for rows in result.dense.values())
 
 
 async def test_an_input_fails_if_one_model_of_a_composite_cannot_read_it():

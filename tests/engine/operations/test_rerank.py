@@ -28,7 +28,7 @@ from tests.engine.fakes import (
 
 from vectord.checkpoints.spec import Colbert
 from vectord.engine.models.registry import CompositeSource
-from vectord.errors import EmptyInput, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
+from vectord.errors import InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
 from vectord.schema import Caller, ChunkOptions, Float32, RerankRequest, Span, TextOptions
 
 ANYONE = Caller()
@@ -310,16 +310,6 @@ async def test_an_instruction_without_a_placeholder_in_the_template_is_rejected(
             await engine.answer(ask(instruction="Find cats"), ANYONE)
 
 
-@pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
-async def test_too_many_passages_are_rejected_before_any_is_read(count, error):
-    """An empty list is rejected, too."""
-    async with serving_one(CROSS_ENCODER, max_client_batch_size=2) as (engine, backend):
-        with pytest.raises(error) as refused:
-            await engine.answer(ask(passages=["a"] * count), ANYONE)
-    assert refused.value.field == "passages"
-    assert not backend.batches
-
-
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_a_poison_passage_is_named(model):
     """The error has its index among the passages."""
@@ -441,17 +431,6 @@ async def test_a_passage_is_cut_before_it_is_chunked():
     np.testing.assert_array_equal(result.scores, short.scores)
     assert result.passages[0].seen - result.passages[0].kept == 6
     assert [length.seen - length.kept for length in result.usage.lengths] == [0, 6, 0]
-
-
-@pytest.mark.parametrize("field", ["max_passage_tokens", "max_query_tokens"])
-@pytest.mark.parametrize("most", [0, -(10**30)])
-async def test_limits_of_tokens_must_be_positive(field, most):
-    """It is rejected before anything runs."""
-    async with serving_one(CROSS_ENCODER) as (engine, backend):
-        with pytest.raises(InvalidField) as refused:
-            await engine.answer(ask(**{field: most}), ANYONE)
-    assert refused.value.field == field
-    assert not backend.batches
 
 
 @pytest.mark.parametrize("method", ["colbert", "weighted"])

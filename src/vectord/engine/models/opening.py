@@ -32,7 +32,7 @@ from vectord.checkpoints.kinds.scores import cut_layers
 from vectord.checkpoints.lock import LockedModel, check_folder, read_lock
 from vectord.checkpoints.quantized import expand, read_quantization
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Adapter, Located, ModelSpec, RequestedModel
+from vectord.checkpoints.spec import Adapter, Located, ModelSpec, RequestedModel
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.config import Config, DeviceConfig, ModelConfig
@@ -386,8 +386,6 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
 
 def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:
     """The model with the operator's prompt as the default of every text. Pairs have no prompts."""
-    if len(prompt) > PROMPT_LIMIT_CHARACTERS:
-        raise ConfigError(f"default_prompt: expected at most {PROMPT_LIMIT_CHARACTERS:,} characters")
     if spec.kinds.keys() == {"scores"}:
         return spec
     return replace(spec, prompts={**spec.prompts, OPERATORS_PROMPT: prompt}, default_prompt_name=OPERATORS_PROMPT)

@@ -256,8 +256,8 @@ def require(target: ModelOrComposite, kinds: frozenset[VectorKind]) -> None:
 
 class Registry:
     def __init__(self, sources: Sequence[ModelSource], composites: Sequence[CompositeSource] = ()) -> None:
-        """Requests without a model name go to earlier models first. Raises ValueError for a name used twice or unknown
-        members of a composite; `open_models` and `open_composites` prevent both."""
+        """Requests without a model name go to earlier models first. Raises ValueError for a name used twice, which
+        `open_models` and `open_composites` prevent."""
         served_models = [ServedModel(source) for source in sources]
         # With those that read the queries or the images of another, under which they are found.
         self.models = [*served_models, *(each for served in served_models for each in served.further)]
@@ -272,14 +272,9 @@ class Registry:
             for adapter in served.lead.spec.adapters
         }
         self.targets: list[ModelOrComposite] = [*served_models]  # every model and composite, once, in order
+        by_name = {served.name: served for served in served_models}
         for composite in composites:
-            members: dict[VectorKind, ServedModel] = {}
-            for kind, name in composite.members.items():
-                member = self._by_name.get(name)
-                if not isinstance(member, ServedModel) or (member.is_open and kind not in member.kinds):
-                    raise ValueError(f"composite {composite.name}: no served model {name} makes {kind} vectors")
-                members[kind] = member
-            target = Composite(composite.name, members)
+            target = Composite(composite.name, {kind: by_name[name] for kind, name in composite.members.items()})
             self._enter(target.name, target)
             self.targets.append(target)
 
