@@ -38,23 +38,6 @@ def dense(numbers: int, value: float = 0.0) -> Answer:
     return {"dense": np.full((1, numbers), value, np.float32)}
 
 
-def test_the_key_contains_everything_that_determines_an_answer():
-    """Model, ids, type ids, pooled spans, attended keys, and kinds of answer."""
-    keys = {
-        cache_key("model", ids(1, 2, 3)),
-        cache_key("other", ids(1, 2, 3)),
-        cache_key("model", ids(1, 2, 4)),
-        cache_key("model", ids(1, 2)),
-        cache_key("model", ids(1, 2, 3), type_ids=ids(0, 1, 0)),
-        cache_key("model", ids(1, 2, 3), type_ids=ids(0, 0, 1)),
-        cache_key("model", ids(1, 2, 3), spans=np.array([[1, 3]], np.int32)),
-        cache_key("model", ids(1, 2, 3), keys=2),
-        cache_key("model", ids(1, 2, 3), frozenset({"dense", "sparse"})),
-        cache_key("model", ids(1, 2, 3), partition=b"part"),
-    }
-    assert len(keys) == 10
-
-
 def test_the_texts_of_a_request_have_the_keys_that_they_have_alone() -> None:
     """So that another request finds them: with types, spans and keys too."""
     sequences = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
 from tests.engine.fakes import ByteEncoder, FakeBackend, spec
 from tests.opening import FAKE, minilm_folder, opened
 
@@ -272,10 +272,11 @@ def test_the_operators_pooling_keeps_the_rest_of_the_folders(tmp_path: Path, poo
     assert not read(DEFAULT_MODEL, pooling=pooling).known_cosines
 
 
-def test_a_reranker_gets_no_prompt() -> None:
+def test_a_reranker_gets_no_prompt(tmp_path: Path) -> None:
     """Models that read pairs were trained with none."""
-    scores = replace(read(DEFAULT_MODEL), outputs=frozenset({"scores"}))
-    assert opening._with_prompt(scores, "query: ") == scores
+    labels = {"id2label": {"0": "relevant"}, "label2id": {"relevant": 0}}
+    folder = write_transformer(tmp_path, architectures=["BertForSequenceClassification"], **labels)
+    assert read(folder, default_prompt="query: ") == read(folder)
 
 
 # --- pooling and Dense modules --------------------------------------------------------------------------------

@@ -310,13 +310,14 @@ async def test_an_instruction_without_a_placeholder_in_the_template_is_rejected(
             await engine.answer(ask(instruction="Find cats"), ANYONE)
 
 
+@pytest.mark.parametrize("chunks", [None, ChunkOptions(max_tokens=4)], ids=["whole", "chunks"])
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
-async def test_a_poison_passage_is_named(model):
-    """The error has its index among the passages."""
+async def test_a_poison_passage_is_named(model, chunks):
+    """The error has its index among the passages; the client does not know their chunks."""
     async with serving_one(model) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(InferenceFailed) as failed:
-            await engine.answer(ask(passages=["fine", "fine too", "no!"]), ANYONE)
+            await engine.answer(ask(passages=["fine", "fine too", "fine" * 2 + "no!"], chunks=chunks), ANYONE)
     assert (failed.value.field, failed.value.index) == ("passages", 2)
 
 
@@ -364,16 +365,6 @@ async def test_chunks_count_as_passages():
     assert (refused.value.limit, refused.value.given) == (3, None)
     assert refused.value.message == "`passages` may hold at most 3 chunks; got more."
     assert not backend.batches
-
-
-@pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
-async def test_an_error_about_a_chunk_names_its_passage(model):
-    """The client does not know the chunks."""
-    async with serving_one(model) as (engine, backend):
-        backend.poison = ord("!")
-        with pytest.raises(InferenceFailed) as failed:
-            await engine.answer(ask(passages=["fine" * 3, "fine" * 2 + "no!"], chunks=FOURS), ANYONE)
-    assert failed.value.index == 1
 
 
 async def test_a_pair_that_is_too_long_names_its_passage():

@@ -274,8 +274,9 @@ def read_facts(
         spec = _with_dense(spec, config.dense_path, frozenset(config.allow_unknown_config))
     if config.cutoff_layer is not None and "scores" in spec.outputs:
         spec = changed(cut_layers(spec, config.cutoff_layer))
-    if config.default_prompt is not None:
-        spec = _with_prompt(spec, config.default_prompt)
+    if config.default_prompt is not None and spec.kinds.keys() != {"scores"}:  # pairs have no prompts
+        prompts = {**spec.prompts, OPERATORS_PROMPT: config.default_prompt}
+        spec = replace(spec, prompts=prompts, default_prompt_name=OPERATORS_PROMPT)
     if requested.handler is not None:
         spec = _with_handler(spec, requested.handler)
     if spec.query is not None:
@@ -382,13 +383,6 @@ def _with_dense(spec: ModelSpec, dense_path: str, allowed: frozenset[str]) -> Mo
     dense = read_dense(Module("Dense", spec.folder / place, allowed), over="sentence_embedding")
     width = chain_width(spec.hidden_size, [dense])
     return changed(spec, dense_modules=(dense,), dimensions=width, matryoshka=None)
-
-
-def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:
-    """The model with the operator's prompt as the default of every text. Pairs have no prompts."""
-    if spec.kinds.keys() == {"scores"}:
-        return spec
-    return replace(spec, prompts={**spec.prompts, OPERATORS_PROMPT: prompt}, default_prompt_name=OPERATORS_PROMPT)
 
 
 def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
