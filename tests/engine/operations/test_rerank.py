@@ -75,10 +75,10 @@ async def test_a_cross_encoder_scores_each_pair(raw, kind):
 
 async def test_a_cross_encoder_s_own_activation_scores_each_pair():
     """It replaces logit and probability, as in sentence-transformers; `raw` returns the logits."""
-    clipped = replace(CROSS_ENCODER, score_activation="hardtanh")
-    async with serving_one(clipped) as (engine, _):
+    own = replace(CROSS_ENCODER, score_activation="tanh")
+    async with serving_one(own) as (engine, _):
         results = [await engine.answer(ask(raw=raw), ANYONE) for raw in (None, False, True)]
-    expected = np.clip(logits()[:, 0], -1, 1)
+    expected = np.tanh(logits()[:, 0])
     for result, scores in zip(results, (expected, expected, logits()[:, 0]), strict=True):
         np.testing.assert_allclose(result.scores, scores, rtol=1e-5)
         assert result.kind == "logit"

@@ -796,7 +796,7 @@ _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
 
 
 def _softmax(x: ov.Node) -> ov.Node:
-    minus = _opposite(_one(x))
+    minus = op.multiply(_one(x), op.constant(np.float32(-1)))
     below = op.add(x, op.multiply(op.reduce_max(x, _ints(-1), True), minus))
     return op.exp(op.add(below, op.multiply(op.log(_sum(op.exp(below))), minus)))
 
@@ -815,10 +815,6 @@ def _one(x: ov.Node) -> ov.Node:
 
 def _sum(x: ov.Node) -> ov.Node:
     return op.reduce_sum(x, _ints(-1), True)
-
-
-def _opposite(x: ov.Node) -> ov.Node:
-    return op.multiply(x, op.constant(np.float32(-1)))
 
 
 def _half(x: ov.Node) -> ov.Node:
