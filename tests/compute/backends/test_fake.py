@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fakes import ScriptedBackend
 from tests.models import batch_of, pack_texts
 
 from vectord.checkpoints.spec import Output
@@ -51,24 +50,3 @@ def test_a_text_after_its_parent_equals_the_whole_text(output: Output) -> None:
     want = answer(pack_texts([1, 2], [1, 2, 3], [1, 2, 4, 5], [6]), output, WIDTHS[output])
     per_token = [0, 1, 4, 7, 8, 9]  # the rows of [1, 2] [3] [4, 5] [6] among those of the whole texts
     np.testing.assert_array_equal(got, want[per_token] if len(want) > 4 else want)
-
-
-# The scripted backend, which the engine's tests use.
-
-
-def test_scripted_failures_hit_the_batch_they_name() -> None:
-    """A batch with the token fails as scripted; others have the plain fake's results."""
-    scripted = ScriptedBackend(raise_on=13, nan_on=14, kill_on=15, memory_tokens=4)
-    good = batch_of([1, 2], [3])
-    plain = FakeBackend({"dense": 8}).forward(good, 0)
-    np.testing.assert_array_equal(scripted.forward(good, 0)["dense"], plain["dense"])
-    with pytest.raises(RuntimeError):
-        scripted.forward(batch_of([13]), 0)
-    with pytest.raises(SystemExit):
-        scripted.forward(batch_of([1], [15]), 0)
-    with pytest.raises(MemoryError):
-        scripted.forward(batch_of([1, 2, 3], [4, 5]), 0)
-    answers = scripted.forward(batch_of([1], [2, 14], [3], outputs=("dense", "tokens")), 0)
-    assert np.isnan(answers["dense"]).all(axis=1).tolist() == [False, True, False]
-    assert np.isnan(answers["tokens"]).all(axis=1).tolist() == [False, True, True, False]
-    assert len(scripted.batches) == 5

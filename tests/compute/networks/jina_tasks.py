@@ -37,6 +37,14 @@ _LAYER = {
     "post_mlp_layernorm": "norm2",
 }
 _PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_ABSOLUTE = {  # with a table of positions
+    "attention.output.dense": "mixer.out_proj",
+    "attention.output.LayerNorm": "norm1",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "output.LayerNorm": "norm2",
+}
+_ABSOLUTE_PROJECTIONS = ("attention.self.query", "attention.self.key", "attention.self.value")
 _ORIGINAL = ".parametrizations.weight.original"
 
 
@@ -48,7 +56,7 @@ def write_jina_tasks(folder: Path, *, vocab_size: int = VOCABULARY, **facts: Any
     write_tiny(folder, "JinaEmbeddingsV3", type_vocab_size=1, vocab_size=vocab_size)
     generator = torch.Generator().manual_seed(1)
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _fused(load_file(folder / "model.safetensors")).items():
+    for name, tensor in fused(load_file(folder / "model.safetensors")).items():
         layer = name.removesuffix(".weight")
         if tensor.ndim < 2:
             tensors[f"roberta.{name}"] = tensor
@@ -107,27 +115,28 @@ def task_states(folder: Path, texts: Texts, task: str | None, scratch: Path) -> 
     return reference_states(scratch, texts, "JinaEmbeddingsV3")
 
 
-def _fused(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def fused(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """transformers' names to Jina's; query, key and value become one tensor."""
     import torch
 
-    made = {}
+    names, made = {**_LAYER, **_ABSOLUTE}, {}
     for name, tensor in tensors.items():
-        match = re.fullmatch(r"layers\.(\d+)\.(.+)\.(weight|bias)", name)
+        match = re.fullmatch(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)\.(weight|bias)", name)
         if match is None:
             made[name.replace("embeddings.LayerNorm", "emb_ln")] = tensor
             continue
         number, module, part = match.groups()
-        if module in _LAYER:
-            made[f"encoder.layers.{number}.{_LAYER[module]}.{part}"] = tensor
-        elif module == _PROJECTIONS[0]:
-            stack = [tensors[name.replace(module, each)] for each in _PROJECTIONS]
-            made[f"encoder.layers.{number}.mixer.Wqkv.{part}"] = torch.cat(stack)
+        if module in names:
+            made[f"encoder.layers.{number}.{names[module]}.{part}"] = tensor
+        for projections in (_PROJECTIONS, _ABSOLUTE_PROJECTIONS):
+            if module == projections[0]:
+                stack = [tensors[name.replace(module, each)] for each in projections]
+                made[f"encoder.layers.{number}.mixer.Wqkv.{part}"] = torch.cat(stack)
     return made
 
 
 def _split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The way back from `_fused`."""
+    """The way back from `fused`, with rotary positions."""
     names = {own: theirs for theirs, own in _LAYER.items()}
     made = {}
     for name, tensor in tensors.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.compute.networks.case import numpy_answer, texts_of
+from tests.compute.networks.jina_tasks import fused
 from tests.compute.networks.tiny_encoders import CASES, change_config, write_tiny
 
 from vectord.checkpoints.reader import read_spec
@@ -20,45 +20,11 @@ from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 40, 2)
 
-# transformers' names after the layer's number, and Jina's.
-LAYERS = {
-    "absolute": {
-        "attention.output.dense": "mixer.out_proj",
-        "attention.output.LayerNorm": "norm1",
-        "intermediate.dense": "mlp.fc1",
-        "output.dense": "mlp.fc2",
-        "output.LayerNorm": "norm2",
-    },
-    "rotary": {
-        "self_attn.o_proj": "mixer.out_proj",
-        "post_attention_layernorm": "norm1",
-        "mlp.fc1": "mlp.fc1",
-        "mlp.fc2": "mlp.fc2",
-        "post_mlp_layernorm": "norm2",
-    },
-}
-QUERIES = {
-    "absolute": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "rotary": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-}
 
-
-def rename(folder: Path, positions: str) -> Path:
+def rename(folder: Path) -> Path:
     """Rewrite the checkpoint with Jina's names; query, key and value become one tensor."""
     path = folder / "model.safetensors"
-    tensors, made = load_file(path), {}
-    for name, tensor in tensors.items():
-        match = re.fullmatch(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)\.(weight|bias)", name)
-        if match is None:
-            made[name.replace("embeddings.LayerNorm", "emb_ln")] = tensor
-            continue
-        number, module, part = match.groups()
-        if module in LAYERS[positions]:
-            made[f"encoder.layers.{number}.{LAYERS[positions][module]}.{part}"] = tensor
-        elif module == QUERIES[positions][0]:
-            stack = [tensors[name.replace(module, each)] for each in QUERIES[positions]]
-            made[f"encoder.layers.{number}.mixer.Wqkv.{part}"] = torch.cat(stack)
-    save_file(made, path)
+    save_file(fused(load_file(path)), path)
     return folder
 
 
@@ -70,7 +36,7 @@ def test_states_equal_transformers(positions: str, family: str, tmp_path: Path) 
     facts: dict[str, Any] = {"model_type": "xlm-roberta", "position_embedding_type": positions, "use_flash_attn": True}
     if positions == "rotary":
         facts["rotary_emb_base"] = json.loads((folder / "config.json").read_text())["rope_parameters"]["rope_theta"]
-    spec = CASES["xlm_roberta"].spec(change_config(rename(folder, positions), **facts))
+    spec = CASES["xlm_roberta"].spec(change_config(rename(folder), **facts))
     np.testing.assert_allclose(numpy_answer(spec, TEXTS), want, atol=1e-5)
 
 
@@ -83,7 +49,7 @@ def test_rotary_positions_without_jinas_tensors_are_refused(tmp_path: Path) -> N
 
 def test_jina_colbert_v2_is_read_as_stanford_saves_it(tmp_path: Path) -> None:
     """Its own class, rotary positions, and the projection among the weights of the body."""
-    folder = rename(write_tiny(tmp_path, "JinaEmbeddingsV3", type_vocab_size=1), "rotary")
+    folder = rename(write_tiny(tmp_path, "JinaEmbeddingsV3", type_vocab_size=1))
     want = CASES["jina_embeddings_v3"].reference(
         write_tiny(tmp_path / "same", "JinaEmbeddingsV3", type_vocab_size=1), TEXTS
     )
