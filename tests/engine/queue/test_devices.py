@@ -194,18 +194,6 @@ async def one_by_one(desk: Desk, count: int) -> list[object]:
     return answers
 
 
-async def test_tokens_spread_over_equal_devices():
-    """Within a fifth, for any scheduling of threads by the system."""
-    backends = [FakeBackend(max_batch_tokens=64) for _ in range(2)]
-    async with working(*backends) as desk:
-        for wave in range(40):
-            items = [item("x" * ((wave * 7 + n * 3) % 20 + 1)) for n in range(4)]
-            desk.worker.put(items)
-            assert set(await desk.answers(4)) == set(items)
-    tokens = [sum(len(batch.texts.ids) for batch in backend.batches) for backend in backends]
-    assert max(tokens) - min(tokens) < 0.2 * max(tokens)
-
-
 async def test_a_hung_device_does_not_affect_the_others():
     """Its batch fails. The others run all later texts, and the model is not stalled."""
     stuck, fine = FakeBackend(), FakeBackend()
@@ -332,22 +320,6 @@ async def test_a_text_that_fits_on_no_device_is_out_of_memory():
     async with working(FakeBackend(fail=full), FakeBackend(fail=full)) as desk:
         (answer,) = await one_by_one(desk, 1)
         assert isinstance(answer, OutOfMemory)
-
-
-async def test_an_exit_is_a_failure_of_its_text():
-    """As any other exception, and no device is lost."""
-
-    def kill(tokens: TokenBatch) -> None:
-        if ord("!") in tokens.texts.ids:
-            raise SystemExit
-
-    async with working(FakeBackend(fail=kill), FakeBackend(fail=kill)) as desk:
-        poison, other = item("!"), item("x")
-        desk.worker.put_on(0, [other, poison])
-        answers = await desk.answers(2)
-        assert isinstance(answers[poison], InferenceFailed)
-        assert isinstance(answers[other], Mapping)
-        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 10))
 
 
 async def test_retries_can_be_cancelled():

@@ -210,13 +210,6 @@ def test_kinds_may_be_mixed_in_a_batch():
     assert answers[3]["sparse"].values.tolist() == expected_weights(ids_of("g")).tolist()
 
 
-def test_only_requested_outputs_leave_the_device():
-    """Tokens are not computed only because the model supports them."""
-    backend = FakeBackend()
-    run(backend, batch("a", "b"))
-    assert [tokens.outputs for tokens in backend.batches] == [{"dense"}]
-
-
 def test_splade_logits_become_sparse_vectors():
     """Of all words, those with a weight above 0 remain."""
     (answer,) = run(FakeBackend(), batch("bab", kinds=frozenset({"sparse"})), SPLADE)
@@ -474,13 +467,6 @@ def test_plain_texts_have_only_tokens():
     assert (texts.spans, texts.keys, texts.parents) == (None, None, None)
     assert {texts.ids.dtype, texts.type_ids.dtype, texts.cu_seqlens.dtype} == {np.dtype(np.int32)}
     assert packed.batch.alone
-
-
-def test_a_batch_requests_the_kinds_of_all_items():
-    """By the network's names."""
-    outputs: Mapping[AnswerKind, Output] = {"dense": "dense", "sparse": "lexical"}
-    batch = [packed_item([1], kinds=frozenset({"dense"})), packed_item([2], kinds=frozenset({"sparse"}))]
-    assert pack(batch, outputs, alone=False).batch.outputs == {"dense", "lexical"}
 
 
 def test_two_prefixes_of_the_same_tokens_are_two():

@@ -463,14 +463,6 @@ def test_the_batch_window_ends_with_time_or_a_full_batch():
     assert scheduler.hold_s(2.000) is None
 
 
-def test_without_a_batch_window_no_text_waits():
-    """A free stream takes the queued texts immediately."""
-    scheduler = queue(max_batch_tokens=BUDGET)
-    scheduler.add(item(10), 1.0)
-    assert scheduler.hold_s(1.0) == 0.0
-    assert scheduler.next_batch(1.0) is not None
-
-
 def test_after_a_batch_the_next_one_waits_briefly_for_as_many_requests():
     """Its clients are about to return; the first of them would have a batch of its own."""
     scheduler = queue(max_batch_tokens=BUDGET)

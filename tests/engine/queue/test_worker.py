@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import pytest
 from tests.engine.fakes import SPECIAL_IDS, FakeBackend, broken_log, entered, sequence_of, spec
 
 from vectord.engine.queue.batch import Item
@@ -66,18 +65,6 @@ async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits
         worker.stop()
         backend.gate.set()
         assert await asyncio.to_thread(worker.join, 10)
-
-
-@pytest.mark.parametrize("streams", [1, 3])
-async def test_every_item_is_delivered_on_the_loop(streams):
-    """Once each, from any stream."""
-    async with working(FakeBackend(streams=streams, max_batch_tokens=16)) as desk:
-        items = [item("x" * (n % 20 + 1)) for n in range(200)]
-        for start in range(0, 200, 25):
-            desk.worker.put(items[start : start + 25])
-        answers = await desk.answers(200)
-    assert set(answers) == set(items)
-    assert all(isinstance(answer, Mapping) for answer in answers.values())
 
 
 class UntidyBackend(FakeBackend):
@@ -140,23 +127,6 @@ async def test_a_stream_is_free_from_the_end_of_its_batch():
         after_rest = await asyncio.wait_for(desk.outcomes.get(), 10)
     assert after_rest.free_s >= rested_s
     assert all(each.free_s <= each.started_s <= each.ended_s for each in (first, *others, after_rest))
-
-
-async def test_queued_items_can_be_cancelled_and_running_ones_cannot():
-    """A cancelled item is neither run nor delivered, and its tokens leave the queue."""
-    backend = FakeBackend()
-    backend.gate.clear()
-    async with working(backend) as desk:
-        running, waiting, other = item("a"), item("bb"), item("c")
-        desk.worker.put([running])
-        await entered(backend, 1)
-        desk.worker.put([waiting, other])
-        assert desk.worker.queued() == (2, 3)
-        assert desk.worker.cancel([running, waiting]) == [waiting]
-        assert desk.worker.queued() == (1, 1)
-        backend.gate.set()
-        assert set(await desk.answers(2)) == {running, other}
-    assert backend.texts_run() == ["a", "c"]
 
 
 async def test_the_rest_of_a_request_can_be_cancelled_while_its_first_texts_run():
@@ -277,16 +247,6 @@ async def renewed(desk: Desk, backend: FakeBackend, times: int) -> None:
     """Waits until the new thread has reported, if there is one."""
     while times <= MAX_HUNG and (backend.renewed < times or desk.worker.stalled):
         await asyncio.sleep(0.001)
-
-
-async def test_an_idle_stream_waits_for_the_batch_window():
-    """Two texts that arrive within it run together."""
-    backend = FakeBackend()
-    async with working(backend, batch_window_s=0.3) as desk:
-        desk.worker.put([item("a")])
-        desk.worker.put([item("b")])
-        await desk.answers(2)
-    assert len(backend.batches) == 1
 
 
 async def test_a_stopped_worker_runs_no_further_batch():
