@@ -24,7 +24,7 @@ from vectord.compute.networks.planes import Plane
 from vectord.compute.networks.rotary import read_plain_rotary, read_plane_rotary
 from vectord.compute.networks.transformer import Transformer, TransformerWeights
 from vectord.compute.networks.weights import Linear, WeightReader
-from vectord.compute.ops.base import Ops, T, Tokens
+from vectord.compute.ops.base import Ops, T, Tokens, Window
 from vectord.errors import ModelUnavailable
 
 _OUTER = ("", "model.", "vlm.", "vlm.model.")  # of bare models, under a head, and of models of pages
@@ -174,7 +174,7 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
     linear = Linear(weights.constant("patches", patches.reshape(width, -1)), bias)
     rotary = read_plane_rotary(config, weights, spec.head_size, MAX_SIDE, theta=10_000.0)
     whole = None if config.get("fullatt_block_indexes") is None else _layers(config, "fullatt_block_indexes")
-    windows = (None if whole is None or i in whole else "block" for i in range(spec.layers))
+    windows: list[Window | None] = [None if whole is None or i in whole else "block" for i in range(spec.layers)]
     return Transformer(
         replace(spec, output_size=(1 + len(taps)) * width),
         TransformerWeights(

@@ -124,8 +124,10 @@ async def _embed_pages(
     failures = {row: error.at(index=places[row].index) for row, error in result.failures.items()}
     pictures = []
     for page in request.inputs if request.pictures else ():
-        drawn = isinstance(page, Media) and page.page is not None
-        pictures.append(await task.pool.images.run(PART_CHARACTERS, partial(picture_of, page)) if drawn else b"")
+        picture = b""
+        if isinstance(page, Media) and page.page is not None:
+            picture = await task.pool.images.run(PART_CHARACTERS, partial(picture_of, page))
+        pictures.append(picture)
     return replace(result, pages=places, pictures=pictures, failures=failures)
 
 
