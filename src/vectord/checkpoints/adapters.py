@@ -36,6 +36,11 @@ _Rank = Annotated[int, Meta(ge=1, le=RANK_LIMIT)]
 # Regular expressions of names, without nested repetition, which could take forever.
 _PATTERN = re.compile(r"\^?(?:(?:[\w.]|\\[.d]|\[[\w-]+\])[*+]?|[()|])+\$?")
 _REPETITIONS_LIMIT = 2
+# The expression of colpali_engine's adapters: layers of these names below another one, and those of the projection.
+_BELOW = re.compile(
+    r"\(\.\*\((?P<above>\w+)\)(?P<no_images>\(\?!\.\*visual\))?\.\*\((?P<names>\w+(\|\w+)*)\)\.\*\$"
+    r"\|\.\*\((?P<projection>\w+)\)\.\*\$\)"
+)
 
 # xlm-roberta-flash saves a layer's weight as `original`, with the stacked A and B of all tasks next to it.
 _ORIGINAL = ".parametrizations.weight.original"
@@ -179,7 +184,10 @@ def _targets(config: Settings) -> Callable[[str], bool] | None:
 
     Source: peft's check_target_module_exists. peft drops the tensors of other layers.
     """
-    names = {key: _names(config, key) for key in ("target_modules", "exclude_modules")}
+    targets = config.get("target_modules")
+    below = _BELOW.fullmatch(targets) if isinstance(targets, str) else None
+    names = {"target_modules": [] if below is not None else _names(config, "target_modules")}
+    names["exclude_modules"] = _names(config, "exclude_modules")
     given = config.value("layers_to_transform", int | list[int], [])
     numbers = [given] if isinstance(given, int) else given
     if "target_modules" in config.allowed:
@@ -187,6 +195,11 @@ def _targets(config: Settings) -> Callable[[str], bool] | None:
 
     def includes(layer: str) -> bool:
         named = {key: any(f".{layer}".endswith(f".{name}") for name in listed) for key, listed in names.items()}
+        if below is not None:
+            after = layer.partition(below["above"])[2]
+            fits = any(name in after for name in below["names"].split("|"))
+            is_image = below["no_images"] is not None and "visual" in after
+            named["target_modules"] = (fits and not is_image) or below["projection"] in layer
         index = _LAYER_INDEX.fullmatch(layer) if numbers and layer not in names["target_modules"] else None
         chosen = not numbers or layer in names["target_modules"] or (index is not None and int(index[1]) in numbers)
         return named["target_modules"] and chosen and not named["exclude_modules"]
@@ -273,7 +286,7 @@ def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str
     assert path is not None
     merged = _whole_tensors(path, weights, spec.merged)
     if whole := (merged.keys() if "splade" in spec.outputs or spec.scores_by_words else set()) | (
-        merged.keys() & spec.tensors_of_heads
+        merged.keys() & (spec.tensors_of_heads - spec.tensors_of_modules)
     ):
         raise ModelUnavailable(
             f"{path}: modules_to_save has {min(whole)}, which a head may read; that is not supported"
@@ -290,7 +303,7 @@ def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str
         if change.magnitude is not None and (is_table or change.magnitude.shape != shape[:1]):
             raise ModelUnavailable(f"{path}: use_dora is supported in linear layers, with a length for each output")
         tied = is_table and ("splade" in spec.outputs or spec.scores_by_words)
-        if tied or name in spec.tensors_of_heads:
+        if tied or name in spec.tensors_of_heads - spec.tensors_of_modules:
             raise ModelUnavailable(f"{path}: the adapter changes {name}, which a head reads; that is not supported")
         merged[name] = ComputedWeight(name, shape, partial(_sums, weights[name], change, is_table))
     return {**weights, **merged}

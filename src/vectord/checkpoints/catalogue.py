@@ -575,6 +575,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _colbert("vidore/colpali-v1.3-merged", aliases=("vidore/colpali-v1.3",), model_type="colpali", dimensions=128),
     _colbert("vidore/colqwen2-v1.0-hf", model_type="colqwen2", dimensions=128),
     _colbert("vidore/colqwen2-v1.0-merged", aliases=("vidore/colqwen2-v1.0",), model_type="colqwen2", dimensions=128),
+    _colbert("vidore/colqwen2.5-v0.2", model_type="colqwen2", dimensions=128),
     _colbert("tsystems/colqwen2.5-3b-multilingual-v1.0-merged", model_type="colqwen2", dimensions=128),
     _colbert("TomoroAI/tomoro-colqwen3-embed-4b", model_type="colqwen3", dimensions=320),
     _colbert("TomoroAI/tomoro-colqwen3-embed-8b", model_type="colqwen3", dimensions=320),

@@ -406,14 +406,17 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensors_of_heads(self) -> frozenset[str]:
-        """Tensors in the body's files that heads read: of Dense modules, as in voyage-4-nano and Stanford's ColBERT,
-        and of a classifier of tokens."""
+        """Tensors in the body's files that heads read: of modules, and of a classifier of tokens."""
+        token_layers = frozenset({"classifier.weight", "score.weight", "head.dense.weight"})
+        return self.tensors_of_modules | (token_layers if "token_scores" in self.outputs else frozenset())
+
+    @property
+    def tensors_of_modules(self) -> frozenset[str]:
+        """Of Dense modules, as in voyage-4-nano, Stanford's ColBERT and models of pages."""
         modules = (*self.dense_modules, *(() if self.colbert is None else self.colbert.dense_modules))
         dense = [module for module in modules if isinstance(module, DenseModule) and module.weights in self.weights]
         parts = {module.layer or "linear": ("weight", "bias")[: 1 + module.bias] for module in dense}
-        names = {f"{layer}.{part}" for layer, own in parts.items() for part in own}
-        token_layers = {"classifier.weight", "score.weight", "head.dense.weight"}
-        return frozenset(names | (token_layers if "token_scores" in self.outputs else set()))
+        return frozenset(f"{layer}.{part}" for layer, own in parts.items() for part in own)
 
     @property
     def pooling_name(self) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.checkpoints.reading import spec_of
+from safetensors.numpy import load_file, save_file
+from tests.checkpoints.reading import refusal, spec_of
 from tests.compute.networks.test_towers import load
 from tests.models import packed_texts
 from tests.pages import (
@@ -117,6 +120,33 @@ def test_colpali_of_its_first_library(tmp_path: Path) -> None:
     found = rows_of(original, [*map(media_of, shown), *QUERIES], exact(spec.images, "dense"), exact(spec, "colbert"))
     for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
         np.testing.assert_allclose(own, want, atol=1e-5)
+
+
+def test_an_adapter_of_colpali_engine(tmp_path: Path) -> None:
+    """It changes layers of texts and the projection, which its expression names; the sum is the merged model's."""
+    adapted = write_colqwen(tmp_path / "adapted", "qwen2_5_vl", saved_by="colpali_engine")
+    merged = shutil.copytree(adapted, tmp_path / "merged")
+    tensors, generator = load_file(adapted / "model.safetensors"), np.random.default_rng(0)
+    changes = {}
+    for layer in ("model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj", "custom_text_proj"):
+        outputs, inputs = tensors[f"{layer}.weight"].shape
+        down, up = (generator.normal(size=shape).astype(np.float32) for shape in ((4, inputs), (outputs, 4)))
+        changes |= {f"base_model.model.{layer}.lora_{side}.weight": each for side, each in (("A", down), ("B", up))}
+        tensors[f"{layer}.weight"] = tensors[f"{layer}.weight"] + 0.5 * up @ down
+    save_file(changes, adapted / "adapter_model.safetensors")
+    save_file(tensors, merged / "model.safetensors")
+    targets = "(.*(model)(?!.*visual).*(down_proj|q_proj).*$|.*(custom_text_proj).*$)"
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 2, "target_modules": targets}
+    (adapted / "adapter_config.json").write_text(json.dumps(config))
+    found = []
+    for folder in (adapted, merged):
+        spec = spec_of(folder)
+        assert spec.images is not None
+        networks = exact(spec.images, "dense"), exact(spec, "colbert")
+        found.append(np.concatenate(rows_of(folder, [media_of(page_images()[0]), *QUERIES], *networks)))
+    np.testing.assert_allclose(*found, atol=1e-6)
+    (adapted / "adapter_config.json").write_text(json.dumps({**config, "target_modules": targets.replace("|q", "|k")}))
+    assert "target_modules" in refusal(adapted)
 
 
 def test_backends_agree(folder: Path, reference: Reference, forwards: tuple[Forward, Forward]) -> None:

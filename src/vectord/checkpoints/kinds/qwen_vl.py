@@ -249,6 +249,7 @@ def _images(
         max_tokens=processor.rows,
         pooling="attention",
         dimensions=(1 + len(taps)) * config.whole("out_hidden_size", most=WIDTH_LIMIT),
+        merged=None,  # an adapter that changes the network of images has tensors that fit no layer of texts
         processor=processor,
         coordinates=8 if free.side is not None else None if free.window_blocks is None else 1,
     )

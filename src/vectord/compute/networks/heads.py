@@ -69,25 +69,28 @@ class MaskedLM(msgspec.Struct, Generic[T], frozen=True):
     bias: T  # (V,)
 
 
-def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
-    """Return the model's heads that need only the last hidden states. Raises ModelUnavailable if files do not fit."""
+def heads_of(spec: ModelSpec, ops: Ops[T], tensors: Mapping[str, Weight] | None = None) -> dict[Output, Head[T]]:
+    """Return the model's heads that need only the last hidden states. Raises ModelUnavailable if files do not fit.
+
+    tensors: those of the body's files, changed by an adapter; None: they are read from the files.
+    """
     heads: dict[Output, Head[T]] = {}
     if "tokens" in spec.outputs:
         heads["tokens"] = lambda x, tokens: x
     if "dense" in spec.outputs and spec.pooling != "attention":
         assert spec.pooling is not None, "only for models that embed"
-        projections = _dense_projections(spec.dense_modules, spec, ops)
+        projections = _dense_projections(spec.dense_modules, spec, ops, tensors)
         if (width := chain_width(pooled_width(spec.hidden_size, spec.pooling), spec.dense_modules)) != spec.dimensions:
             raise ModelUnavailable(f"the model's modules give {width} numbers per text, not {spec.dimensions}")
         heads["dense"] = pooled_head(spec.pooling, projections, ops, max_tokens=spec.max_tokens)
     if "markers" in spec.outputs:
-        heads["markers"] = pooled_head("last", _dense_projections(spec.dense_modules, spec, ops), ops)
+        heads["markers"] = pooled_head("last", _dense_projections(spec.dense_modules, spec, ops, tensors), ops)
     if spec.scores_by_modules:
         assert spec.pooling is not None and spec.pooling != "attention", "a pooling precedes the modules"
-        projections = _dense_projections(spec.dense_modules, spec, ops)
+        projections = _dense_projections(spec.dense_modules, spec, ops, tensors)
         heads["scores"] = pooled_head(spec.pooling, projections, ops, max_tokens=spec.max_tokens)
     if "colbert" in spec.outputs and spec.colbert is not None:
-        layers = _dense_projections(spec.colbert.dense_modules, spec, ops)
+        layers = _dense_projections(spec.colbert.dense_modules, spec, ops, tensors)
         if spec.colbert.linear:
             layers = (*layers, _bare_layer(spec.colbert.linear, spec.hidden_size, spec.colbert.dimensions, ops))
         # Each row of length 1. Source: FlagEmbedding's colbert_linear, pylate's Dense.
@@ -248,15 +251,20 @@ def _in_sequence(projections: Sequence[Projection[T]], ops: Ops[T], x: T) -> T:
 
 
 def _dense_projections(
-    modules: Sequence[DenseModule | NormModule], spec: ModelSpec, ops: Ops[T]
+    modules: Sequence[DenseModule | NormModule],
+    spec: ModelSpec,
+    ops: Ops[T],
+    tensors: Mapping[str, Weight] | None,
 ) -> tuple[Projection[T], ...]:
     projections: list[Projection[T]] = []
     for module in modules:
         if module.weights is None:
             projections.append(Projection(normalizes=True))
             continue
-        file = open_checkpoint((module.weights,))
-        reader = WeightReader(file, ops)
+        file = None
+        if tensors is None or module.weights not in spec.weights:
+            file = open_checkpoint((module.weights,))
+        reader = WeightReader(tensors or {} if file is None else file, ops)
         if isinstance(module, NormModule):
             norm = reader.norm("norm", module.in_features or spec.dimensions)
             projections.append(Projection(norm=norm, norm_eps=1e-5, file=file))  # torch.nn.LayerNorm's default
@@ -267,7 +275,7 @@ def _dense_projections(
     return tuple(projections)
 
 
-def _dense_projection(module: DenseModule, reader: WeightReader[T], file: Checkpoint) -> Projection[T]:
+def _dense_projection(module: DenseModule, reader: WeightReader[T], file: Checkpoint | None) -> Projection[T]:
     inputs, outputs, kind = module.in_features, module.out_features, module.activation
     layer = partial(reader.linear, module.layer or "linear", inputs, outputs, bias=module.bias)
     if kind == "glu":

@@ -107,7 +107,9 @@ class Network(Generic[T]):
         reader = WeightReader(weights, ops, adapters=adapters)
         self._body: Transformer[T] = module.load(config, reader, ops)
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops.heads) | _architecture_heads(module, spec, config, reader.over(ops), ops)
+        self._heads = heads_of(spec, ops.heads, weights) | _architecture_heads(
+            module, spec, config, reader.over(ops), ops
+        )
         unread = reader.unread() - spec.tensors_of_heads
         check_all_read(unread, module.HARMLESS_TENSORS, spec.outputs, spec.model_type)
         model_type = str(config.get("model_type"))  # a section's, in models of several networks
