@@ -354,7 +354,7 @@ async def vectors_of(
     else:
         ran = await task.run(runner, texts, kinds, partial=is_partial)
     colbert = await _colbert(spec, ran.each("colbert"), texts, options) if "colbert" in ran.answers else None
-    return ModelVectors(spec, ran, lengths, colbert, texts.boxes or [None] * len(texts))
+    return ModelVectors(spec, ran, lengths, colbert, texts.boxes or [None] * len(lengths.kept))
 
 
 async def _partial_vectors(
