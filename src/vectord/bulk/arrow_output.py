@@ -94,7 +94,16 @@ class ArrowFormat(FileFormat):
         if isinstance(columns[0], pa.RecordBatch):
             kept = pa.Table.from_batches(columns, self._kept)
         else:
-            kept = _table_of([row for mappings in columns for row in mappings], self._kept, numbers_of(rows))
+            mappings = [row for each in columns for row in each]
+            numbers, known = numbers_of(rows), set(self._kept.names)
+            for number, row in zip(numbers, mappings, strict=True):
+                if not row.keys() <= known:
+                    new = next(name for name in row if name not in known)
+                    raise BulkFailed(
+                        f"Row {number}: column {new!r} is not in the first rows, which determine the columns of a "
+                        "table; JSON Lines (OUT.jsonl) accept any columns"
+                    )
+            kept = pa.table([_column(mappings, field, numbers) for field in self._kept], schema=self._kept)
         return pa.table([*kept.columns, *(array for _, array in self._added(rows))], schema=self._schema)
 
     def _added(self, rows: Sequence[EmbeddedRows]) -> Iterator[tuple[str, Any]]:
@@ -198,18 +207,6 @@ def _type_of(values: Sequence[Any]) -> Any:
     if types == {int} and all(-(2**63) <= (value or 0) < 2**63 for value in values):
         return pa.int64()
     return pa.float64() if types in ({float}, {int, float}) else pa.string()
-
-
-def _table_of(rows: Sequence[Mapping[str, Any]], schema: Any, numbers: Sequence[int]) -> Any:
-    known = set(schema.names)
-    for number, row in zip(numbers, rows, strict=True):
-        if not row.keys() <= known:
-            new = next(name for name in row if name not in known)
-            raise BulkFailed(
-                f"Row {number}: column {new!r} is not in the first rows, which determine the columns of a "
-                "table; JSON Lines (OUT.jsonl) accept any columns"
-            )
-    return pa.table([_column(rows, field, numbers) for field in schema], schema=schema)
 
 
 def _column(rows: Sequence[Mapping[str, Any]], field: Any, numbers: Sequence[int]) -> Any:

@@ -181,7 +181,11 @@ class PostgresOutput(DatabaseOutput):
             return call(self._connection)
         except psycopg.Error as error:
             message = self._problem(" ".join((error.diag.message_primary or str(error)).split()))
-            if not _is_temporary(error):
+            if error.sqlstate is None:
+                may_succeed = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+            else:
+                may_succeed = error.sqlstate[:2] in TEMPORARY and error.sqlstate != DISK_FULL
+            if not may_succeed:
                 raise BulkFailed(message) from None
             self._disconnect()
             raise RetryLater(message, None) from None
@@ -194,13 +198,6 @@ def _quoted(name: str) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(_quoted, names))
-
-
-def _is_temporary(error: psycopg.Error) -> bool:
-    """Whether another attempt may succeed."""
-    if error.sqlstate is None:
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return error.sqlstate[:2] in TEMPORARY and error.sqlstate != DISK_FULL
 
 
 def _type_of(values: Sequence[Any]) -> str:

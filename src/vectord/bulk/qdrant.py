@@ -99,7 +99,10 @@ class QdrantOutput(DatabaseOutput):
 
     def _upsert(self, entries: Sequence[StoredRow]) -> None:
         self._delete_further(self._counts(entries))
-        kept = self._others(entries)
+        # Stored points with vectors of other jobs, such as of another prefix: an upsert would remove those.
+        others = sorted(self._vectors.keys() - {self._job.name_of(kind) for kind in self._job.kinds})
+        found = self._find([_point_id(entry.id, entry.chunk) for entry in entries], True, others) if others else ()
+        kept = {point["id"]: point for point in found}
         points: list[bytes] = []
         n_bytes = 0
         # Chunk 0 last: its fingerprint says that the row is complete.
@@ -125,14 +128,6 @@ class QdrantOutput(DatabaseOutput):
         ]
         if old:
             self._call("POST", f"{self._collection}/points/delete?wait=true", orjson.dumps({"points": old}))
-
-    def _others(self, entries: Sequence[StoredRow]) -> Mapping[int | str, Any]:
-        """Stored points with vectors of other jobs, such as of another prefix: an upsert would remove those."""
-        others = self._vectors.keys() - {self._job.name_of(kind) for kind in self._job.kinds}
-        if not others:
-            return {}
-        found = self._find([_point_id(entry.id, entry.chunk) for entry in entries], True, sorted(others))
-        return {point["id"]: point for point in found}
 
     def _send(self, points: Sequence[bytes]) -> None:
         self._call("PUT", f"{self._collection}/points?wait=true", b'{"points":[' + b",".join(points) + b"]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ NEVER = {
     "a processor": Config(device=DeviceConfig(device="cpu")),
     "a backend without torch": Config(device=DeviceConfig(backend="openvino")),
     "one process, as set": Config(server=ServerConfig(front_ends=1)),
+    "a chosen number": Config(server=ServerConfig(front_ends=7)),
     "a store of batches": Config(server=ServerConfig(batch_dir="batches")),
 }
 
@@ -48,9 +48,3 @@ def test_a_machine_without_a_driver_has_one_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(serve, "GPU_DRIVERS", ("/dev/no-such-driver",))
 
     assert serve.with_front_ends(Config()) == Config()
-
-
-def test_a_chosen_number_wins() -> None:
-    config = Config(server=replace(ServerConfig(), front_ends=7))
-
-    assert serve.with_front_ends(config) == config
