@@ -18,6 +18,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from model2vec import StaticModel
+from model2vec.types import StaticModelConfig
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -26,6 +28,7 @@ from sentence_transformers.multi_vector_encoder.modules import HierarchicalToken
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tests.checkpoints.kinds.test_colbert import save_multi_vector_encoder
+from tests.checkpoints.kinds.test_static import tokenizer_of, vectors, write_table
 from tests.checkpoints.reading import spec_of
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
@@ -76,6 +79,7 @@ SHAPES = {"in_features", "out_features", "max_seq_length", "path", "num_labels",
     "norm_bias",
     "parameters",
     "pooling_mode",
+    "truncation",
     "query_length",
     "query_prefix",
     "use_residual",
@@ -216,6 +220,40 @@ def write_static(folder: Path) -> Path:
     source = write_bert(folder / "source")
     table = StaticEmbedding(Tokenizer.from_file(str(source / "tokenizer.json")), embedding_dim=8)
     return save(SentenceTransformer(modules=[table, Normalize()], device="cpu"), folder)
+
+
+WORDS = ["alpha", "beta unknown alpha <unk> <pad>", "gamma gamma delta eta", "eta beta " * 40, "q " * 9 + "beta " * 600]
+TRUNCATION = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+
+
+def truncated(folder: Path) -> Path:
+    path = next(folder.rglob("tokenizer.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncation": TRUNCATION}))
+    return folder
+
+
+def write_embedding(folder: Path) -> Path:
+    rows = np.random.default_rng(7).normal(size=(7, 8)).astype(np.float32)
+    table = StaticEmbedding(tokenizer_of("WordLevel"), embedding_weights=rows)
+    return save(SentenceTransformer(modules=[table, Normalize()], device="cpu"), folder)
+
+
+def directions(rows: np.ndarray) -> Arrays:
+    """A text without known words stays zero."""
+    rows = rows.astype(np.float32)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def table_answer(folder: Path) -> Arrays:
+    return directions(vectors(folder, WORDS))
+
+
+def model2vec_reference(folder: Path) -> Arrays:
+    return directions(StaticModel.from_pretrained(folder).encode(WORDS))
+
+
+def embedding_reference(folder: Path) -> Arrays:
+    return directions(SentenceTransformer(str(folder), device="cpu").encode(WORDS))
 
 
 def write_network(folder: Path, kind: type[PreTrainedModel], config: Any) -> Path:
@@ -425,7 +463,7 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "pooling_strategy": ("sum", "min"),
     "default_prompt_name": ("query",),
     "default_route": ("query", "document"),
-    "strategy": ("min",),
+    "strategy": ("min", "OnlyFirst", "OnlySecond"),
     "token": ("fox", "[PAD]", "no token of the vocabulary"),
     "skiplist_tasks": (["query"], "document", ["document", "query"]),
     "keep_only_token_ids": ([5, 6, 7, 8, 9, 10], [1]),
@@ -436,7 +474,17 @@ VALUES_OF: Mapping[str, Sequence[Any]] = {  # further values of a key
     "document_length": (3, 12, 64, 12.0),
     "classifier_pooling": ("mean", "cls"),
     "classifier_activation": ("relu",),
+    "max_length": (5, 20.0, 40_000),
+    "embedding_dtype": ("int8", "float16"),
+    "direction": ("Left", "right"),
+    "stride": (3,),
 }
+MODEL2VEC = (
+    *StaticModelConfig.__annotations__,
+    *("max_length", "seq_length", "embedding_dtype", "vocabulary_quantization", "matryoshka_dimensions"),
+)
+TRUNCATED = {"tokenizer.json": tuple(f"truncation.{key}" for key in TRUNCATION)}
+TABLE = {"config.json": MODEL2VEC}
 CASES = {
     "dense": Case(
         write_dense,
@@ -467,6 +515,19 @@ CASES = {
         dense_answer,
         dense_reference,
         {name: COMMON[name] for name in ("modules.json", "config_sentence_transformers.json")},
+    ),
+    "model2vec": Case(partial(write_table, quantized=True), table_answer, model2vec_reference, TABLE),
+    "model2vec, int8": Case(
+        partial(write_table, dtype="int8"),
+        table_answer,
+        model2vec_reference,
+        {"config.json": MODEL2VEC},
+    ),
+    "model2vec, truncated": Case(
+        lambda folder: truncated(write_table(folder, kind="Unigram")), table_answer, model2vec_reference, TRUNCATED
+    ),
+    "static, truncated": Case(
+        lambda folder: truncated(write_embedding(folder)), table_answer, embedding_reference, TRUNCATED
     ),
     "splade": Case(
         write_splade,
@@ -559,7 +620,7 @@ REMOVED = object()
 def changes(file: str, saved: Any, further: Sequence[str]) -> Iterator[tuple[Place, Any]]:
     """The place and value of each change, and the removal of each entry."""
     added = [tuple(key.split(".")) for key in further]
-    known = list(places(saved)) if file != "config.json" else []
+    known = list(places(saved)) if file not in ("config.json", "tokenizer.json") else []
     if isinstance(saved, list):
         added = [(index, *key) for index in range(len(saved)) for key in added]
     elif file == "config.json":
@@ -645,7 +706,8 @@ def test_a_foreign_tensor_of_any_module_is_refused_by_name(written: tuple[Case, 
     for file in files:
         saved, tensors = file.read_bytes(), load_file(file)
         rows = len(next(iter(tensors.values())))
-        for name in ("made_up.weight", "weights"):  # model2vec has the second; its table has another name
+        names = ("made_up.weight",) if case.reference is model2vec_reference else ("made_up.weight", "weights")
+        for name in names:  # model2vec has the second; its table has another name
             save_file({**tensors, name: torch.ones(rows)}, file, {"format": "pt"})
             with pytest.raises(StartError, match=rf"\b{name}\b"):
                 case.answer(folder)
@@ -731,6 +793,6 @@ def fault_of(case: Case, folder: Path, place: Place, unchanged: Arrays) -> str |
         try:
             if same(got, reference(folder)):
                 return None
-        except Exception as error:  # of any class
+        except BaseException as error:  # of any class; a panic of tokenizers is no Exception
             fault = f"accepted; the library raises {type(error).__name__} {str(error)[-90:]}"
     return fault
