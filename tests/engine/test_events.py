@@ -176,11 +176,3 @@ async def test_refused_requests_are_counted():
         assert (await show(engine)).refused_requests == 3
         backend.gate.set()
         await first
-
-
-async def test_a_model_that_is_not_loaded_has_no_device():
-    """After the load it has one."""
-    async with serving(FakeBackend(), model_loading="first-use") as engine:
-        assert (await show(engine)).device == "unknown"
-        await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
-        assert (await show(engine)).device == "cpu"

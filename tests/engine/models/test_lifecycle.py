@@ -340,17 +340,6 @@ async def test_a_log_handler_that_raises_stops_no_load():
             await house.use(1)
 
 
-async def test_a_bug_is_logged_once_with_its_traceback(caplog):
-    """On a first use, as at start."""
-    async with keeping(1) as house:
-        house.loaders[0].error = RuntimeError("a bug")
-        with pytest.raises(Unavailable):
-            await house.use(0)
-    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
-    assert record.getMessage() == "m0 failed to load: a bug"
-    assert record.exc_info
-
-
 # --- room -----------------------------------------------------------------------------------------------------
 
 

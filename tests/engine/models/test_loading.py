@@ -213,22 +213,6 @@ async def test_the_self_test_runs_one_text_alone_and_several_together():
     await engine.close()
 
 
-async def test_closing_while_a_model_loads_does_not_wait_for_it():
-    """A hung download must not block shutdown."""
-    gate = threading.Event()
-
-    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
-        gate.wait(10)
-        raise ModelUnavailable("too late")
-
-    engine = Engine([ModelSource("m", (), spec(), load)])
-    await engine.start()
-    await asyncio.sleep(0)
-    await asyncio.wait_for(engine.close(), 5)
-    assert engine.readiness() == {"m": "unloaded"}
-    gate.set()
-
-
 async def test_a_model_runs_the_configured_warm_up_before_it_is_ready(caplog):
     """WARMUP_STEPS batches of WARMUP_BATCH_SIZE texts on each stream, each step logged as `warmup`."""
     caplog.set_level("INFO")

@@ -184,13 +184,6 @@ async def test_dimensions_cut_every_vector():
             await engine.answer(ask(dimensions=WIDTH + 1), ANYONE)
 
 
-async def test_spans_are_of_the_text_as_sent():
-    """text[start:stop] is the chunk."""
-    async with serving_one(DENSE) as (engine, _):
-        result = await engine.answer(ask(documents=["abcdef"]), ANYONE)
-    assert [chunk.span for chunk in result.documents[0].chunks] == [Span(0, 4), Span(4, 6)]
-
-
 # --- chunks of the caller's own -------------------------------------------------------------------------------
 
 SPANS = [[Span(0, 2), Span(4, 9)], [], [Span(3, 15)]]
@@ -258,10 +251,3 @@ async def test_the_client_s_chunks_count_as_inputs():
         with pytest.raises(EmptyInput):
             await engine.answer(ask_at([[], [], []]), ANYONE)
     assert not backend.batches
-
-
-async def test_late_chunking_of_the_client_s_chunks_needs_mean_pooling():
-    """As for chunks that vectord cuts."""
-    async with serving_one(spec(("dense",), pooling="cls")) as (engine, _):
-        with pytest.raises(ModelCannot):
-            await engine.answer(ask_at(SPANS, late=True), ANYONE)

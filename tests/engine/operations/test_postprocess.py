@@ -34,12 +34,6 @@ def test_every_finite_row_becomes_length_one_or_stays_zero(rows, data):
     np.testing.assert_allclose(finished * norms[:, None], kept, rtol=1e-6, atol=1e-6 * norms.max())
 
 
-def test_rows_are_cut_before_they_are_normalized():
-    """Matryoshka vectors have length 1 after the cut, as in sentence-transformers."""
-    rows = np.array([[3, 4, 12]], np.float32)
-    np.testing.assert_allclose(postprocess.finish(rows, 2, normalize=True), [[0.6, 0.8]], rtol=1e-6)
-
-
 def test_without_normalization_the_numbers_are_unchanged():
     """The raw row, cut."""
     rows = np.array([[3, 4, 12]], np.float32)
