@@ -203,7 +203,7 @@ class CountingPlan:
 
     def __init__(self, plan: Plan, calls: list[str], name: str) -> None:
         self._plan, self._calls, self._name = plan, calls, name
-        self.lock = plan.lock
+        self.lock, self.memory = plan.lock, plan.memory
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
         self._calls.append(self._name)
@@ -376,6 +376,20 @@ def test_the_last_of_several_streams_frees_the_memory() -> None:
     memory.free()
     memory.free()
     assert compiled.freed == 1
+
+
+def test_the_wide_plan_frees_the_memory_of_its_batches(spec: ModelSpec) -> None:
+    """Once, when the narrow plan runs batches: a single text needs little."""
+    compiler, compiled = CountingCompiler(spec), CompiledModel()
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    compiler.plans[WIDE].memory = GraphMemory(compiled)  # type: ignore[arg-type]
+    backend.free_memory()
+    assert compiled.freed == 0
+    backend.compile_narrow().result()
+    backend.free_memory()
+    backend.free_memory()
+    assert compiled.freed == 1
+    backend.close()
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from vectord.engine.operations import decoding
 from vectord.engine.operations.decoding import Decoder, ImageRun
 from vectord.engine.queue.batch import Job
 from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
-from vectord.schema import Caller, Features, TextLength
+from vectord.schema import Caller, Features, TextLengths
 from vectord.text.sequence import Texts, cu_seqlens_of
 
 ROWS, WIDTH = 3, 4
@@ -68,7 +68,7 @@ def job_of(*images: FakeImage, partial: bool = False) -> Job:
         ids=np.zeros(ROWS * count, np.int32),
         cu_seqlens=cu_seqlens_of([ROWS] * count),
         undecoded=images,
-        lengths=[TextLength(ROWS, ROWS)] * count,
+        lengths=TextLengths([ROWS] * count),
         indexes=range(count),
     )
     return Job(texts, frozenset({"dense"}), Caller(), 0.0, partial=partial)

@@ -219,4 +219,6 @@ class OpenvinoBackend(Backend):
             )
             return None
         self._compiler.release()
+        if self._wide is not None:  # it has run batches until now, and will run single texts
+            self._wide.memory.mark_large()
         return plan

@@ -52,6 +52,11 @@ class GraphMemory:
             with self._lock:
                 self._running -= 1
 
+    def mark_large(self) -> None:
+        """The next batches will be short: what earlier ones needed is to be freed."""
+        with self._lock:
+            self._is_large = True
+
     def free(self) -> None:
         """Free it, if it is large and nothing runs. A batch that starts meanwhile waits for the end."""
         with self._lock:
