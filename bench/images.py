@@ -1,5 +1,5 @@
-"""`python -m bench images`: photographs in process and over HTTP, next to sentence-transformers and infinity; pages next
-to transformers; decoding apart.
+"""`python -m bench images`: photographs in process and over HTTP, next to sentence-transformers and infinity; pages
+next to transformers; decoding apart.
 
 Models have random weights in the shapes named, written once. Rounds of all systems alternate. Each image is a JPEG
 photograph of 640 x 480 pixels, or a page of 1448 x 2048, and none repeats. The server is that of the environment that

@@ -193,6 +193,21 @@ def test_a_photo_is_turned_as_its_camera_says(spec: ModelSpec) -> None:
     assert np.array_equal(pixels_of(spec, broken), pixels_of(spec, plain))
 
 
+def test_an_orientation_after_the_pixels_counts(tmp_path: Path) -> None:
+    """Of a PNG, whose pixels are not decoded to find it; of a model whose rows depend on width and height."""
+    found = spec_of(write_towers(tmp_path, "Siglip2")).images
+    assert found is not None
+    image, exif = image_of(60, 30), Image.Exif()
+    exif[0x0112] = 6
+    content = exif.tobytes()
+    chunk = struct.pack(">I", len(content)) + b"eXIf" + content + struct.pack(">I", zlib.crc32(b"eXIf" + content))
+    data = media_of(image).data
+    late = Media(data[:-12] + chunk + data[-12:])
+    turned, upright = read(found, late), read(found, media_of(image.transpose(Image.Transpose.ROTATE_270)))
+    assert np.array_equal(turned.features, upright.features) and np.array_equal(turned.ids, upright.ids)
+    assert (facts_of(late).width, facts_of(late).height) == (30, 60)
+
+
 def test_an_image_costs_its_rows_and_is_known_by_its_file(spec: ModelSpec) -> None:
     """Rows count as tokens; the cache knows an image by the digest of its bytes."""
     one, other = media_of(image_of(40, 50)), media_of(image_of(40, 50, seed=9))
