@@ -292,6 +292,8 @@ COMPARED = {
     "siglip2_text_model": "transformers; NaFlex",
     "siglip_text_model": "transformers; SigLIP 1 and 2",
     "static": "sentence-transformers",
+    "t5gemma2_decoder": "transformers, in the steps of KaLM-Reranker's script",
+    "t5gemma2_encoder": "transformers; its reranker's passages",
 }
 
 

@@ -139,8 +139,8 @@ def write(folder: Path, kind: Mapping[str, Any]) -> None:
     }
     if "config" in kind:
         sizes = {"hidden_size": WIDTH, "vocab_size": 14, "max_position_embeddings": 1026}
-        is_table = kind["config"].get("model_type") == "model2vec"
-        settings["config.json"] = {**({} if is_table else sizes), **kind["config"]}
+        has_sizes = kind["config"].get("model_type") not in ("model2vec", "t5gemma2")
+        settings["config.json"] = {**(sizes if has_sizes else {}), **kind["config"]}
     if "tokenizer" in kind:  # a tokenizer of its own kind has only its words
         (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n", "utf-8")
     else:

@@ -114,7 +114,10 @@ def test_an_entrys_texts_are_complete() -> None:
         if entry.yes_no is not None:
             assert entry.task == "rerank", entry.hub_id
             body = entry.yes_no.body
-            places = re.findall(r"{(\w+)}", body if isinstance(body, str) else " ".join(body))
+            passages = entry.yes_no.passages
+            parts = [body] if isinstance(body, str) else [*body]
+            parts += [] if passages is None else [passages.text]
+            places = re.findall(r"{(\w+)}", " ".join(parts))
             assert [place for place in places if place != "instruction"] == ["query", "document"], entry.hub_id
             assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction), (
                 entry.hub_id

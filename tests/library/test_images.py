@@ -166,7 +166,7 @@ def test_without_pillow_texts_are_served(folder: Path, monkeypatch: pytest.Monke
 
 def test_a_backend_without_images_is_refused(folder: Path) -> None:
     """At the start, not with the first image."""
-    with pytest.raises(ConfigError, match="has a network for images, which the transformers backend does not compute"):
+    with pytest.raises(ConfigError, match="has two networks, which the transformers backend does not compute"):
         Embedder(str(folder), offline=True, backend="transformers")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from vectord.checkpoints.spec import Listwise, Pooling, YesNo
+from vectord.checkpoints.spec import Listwise, PassageRows, Pooling, YesNo
 from vectord.errors import similar_name
 
 if TYPE_CHECKING:
@@ -72,6 +72,16 @@ _QWEN3_VL_JUDGE = YesNo(
     body="<Instruct>: {instruction}<Query>:{query}\n<Document>:{document}",
     suffix="<|im_end|>\n<|im_start|>assistant\n",
     instruction="Given a search query, retrieve relevant candidates that answer the query.",
+)
+_KALM_JUDGE = YesNo(
+    prefix="<bos><start_of_turn>",
+    body=(
+        "user\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
+        'that the answer can only be "yes" or "no".\n\n<Instruct>: {instruction}\n<Query>: {query}'
+    ),
+    suffix="<end_of_turn>\n<start_of_turn>model\n\n\n\n",
+    instruction="Given a query, retrieve documents that answer the query.",
+    passages=PassageRows(text="<Document>: {document}", pooled=4, max_query_tokens=512),
 )
 # Its answer "yes" is followed by the rest of what the instruction asks for, which is not generated here.
 _PRISM_JUDGE = YesNo(
@@ -176,6 +186,7 @@ _judge = partial(_reranker, model_type="qwen3", max_tokens=32_768)
 _qwen3_reranker = partial(_judge, yes_no=_QWEN3_JUDGE)
 _qwen3_vl = partial(Entry, model_type="qwen3_vl_text", max_tokens=32_768, pooling="last")
 _qwen3_vl_reranker = partial(_judge, model_type="qwen3_vl_text", yes_no=_QWEN3_VL_JUDGE)
+_kalm_reranker = partial(_judge, model_type="t5gemma2_decoder", max_tokens=1024, yes_no=_KALM_JUDGE)
 _prism = partial(_judge, model_type="qwen3_5_text", max_tokens=10_000, yes_no=_PRISM_JUDGE)
 _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
@@ -359,6 +370,9 @@ CATALOGUE: tuple[Entry, ...] = (
     _octen("Octen/Octen-Embedding-0.6B", dimensions=1024),
     _octen("Octen/Octen-Embedding-4B", dimensions=2560),
     _octen("Octen/Octen-Embedding-8B", dimensions=4096),
+    _kalm_reranker("KaLM-Embedding/KaLM-Reranker-V1-Nano"),
+    _kalm_reranker("KaLM-Embedding/KaLM-Reranker-V1-Small"),
+    _kalm_reranker("KaLM-Embedding/KaLM-Reranker-V1-Large"),
     Entry("codefuse-ai/C2LLM-0.5B", model_type="c2llm", dimensions=896),
     Entry("codefuse-ai/C2LLM-7B", model_type="c2llm", dimensions=3584),
     _f2llm("codefuse-ai/F2LLM-v2-80M", dimensions=320),

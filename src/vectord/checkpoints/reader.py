@@ -36,6 +36,7 @@ from vectord.checkpoints.folder import (
 )
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, has_pooling, is_splade
+from vectord.checkpoints.kinds.encoder_decoder import T5GEMMA2, add_passages
 from vectord.checkpoints.kinds.pages import PAGES, add_pages
 from vectord.checkpoints.kinds.qwen_vl import QWEN_VL, add_networks
 from vectord.checkpoints.kinds.scores import (
@@ -228,6 +229,7 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
     return kind
 
 
+_SEVERAL_NETWORKS = {QWEN_VL: add_networks, T5GEMMA2: add_passages}  # by model_type: sizes are in their sections
 _KINDS_OF_TYPES: Mapping[ModelKind, Collection[str]] = {"static": {STATIC}, "towers": TOWERS, "pages": PAGES}
 
 
@@ -254,7 +256,7 @@ def _kind_of(folder: ModelFolder) -> ModelKind:
         return "colbert"
     if any(map(folder.is_saved_as, ("ForSequenceClassification", ANSWERS_CLASS))) or has_layer_heads(folder):
         return "classify"
-    if (folder.is_saved_as("ForCausalLM") or folder.model_type == QWEN_VL) and is_yes_no(folder):
+    if (folder.is_saved_as("ForCausalLM") or folder.model_type in _SEVERAL_NETWORKS) and is_yes_no(folder):
         return "yes-no"
     if (folder.is_saved_as("ForMaskedLM") or folder.is_saved_as("ForCausalLM")) and is_splade(folder):
         return "splade"
@@ -284,7 +286,7 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
     # Jina's config.json has model_type bert, but its network differs.
     is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
     weights = find_weight_files(folder.transformer)
-    is_sized_later = any(folder.model_type in types for types in ({QWEN_VL}, *_KINDS_OF_TYPES.values()))
+    is_sized_later = any(folder.model_type in types for types in (_SEVERAL_NETWORKS, *_KINDS_OF_TYPES.values()))
     if weights[0].suffix != ".onnx":  # graphs may be quantized
         read_quantization(folder.config)
     # A local folder may hold other weights under a known name, and an adapter changes those of its base.
@@ -312,7 +314,8 @@ def _common_facts(folder: ModelFolder, default_prompt_name: str | None) -> Model
         known_cosines=() if known is None else known.known_cosines,
         fingerprint="",
     )
-    return add_networks(folder, spec) if folder.model_type == QWEN_VL else spec
+    add = _SEVERAL_NETWORKS.get(folder.model_type)
+    return spec if add is None else add(folder, spec)
 
 
 def _hidden_size(folder: ModelFolder) -> int:

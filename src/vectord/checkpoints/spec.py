@@ -34,6 +34,8 @@ NEVER_FLOAT16 = frozenset(
         "gemma4_vision",
         "mt5",
         "t5",
+        "t5gemma2_decoder",
+        "t5gemma2_encoder",
     }
 )
 # Architectures that `auto` computes in float32. Their attention scores are not divided by the root of the heads' width,
@@ -151,6 +153,14 @@ class Colbert(msgspec.Struct, frozen=True, kw_only=True):
     library: Literal["pylate", "colbert-ai"] | None = None  # that saved it, where its rules for texts differ
 
 
+class PassageRows(msgspec.Struct, frozen=True, kw_only=True):
+    """How a passage is read apart from the query, by an encoder whose states become rows of the query's text."""
+
+    text: str  # with the place {document}; tokenized without special tokens
+    pooled: int  # so many of its tokens make a row, their mean
+    max_query_tokens: int
+
+
 class YesNo(msgspec.Struct, frozen=True, kw_only=True):
     """A language model that scores a passage by its next word, such as "no" or "yes". Its input: prefix, body, suffix.
 
@@ -167,6 +177,7 @@ class YesNo(msgspec.Struct, frozen=True, kw_only=True):
     divisor: float = 1.0  # of the score before the sigmoid
     token_ids: tuple[int, ...] | None = None  # of the answers; None: a classifier gives the score
     shares_prefix: bool = True  # whether the tokens that all pairs begin with run once; only in causal models
+    passages: PassageRows | None = None  # None: the body has the place {document}
 
     @property
     def reads_instruction(self) -> bool:
@@ -332,7 +343,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     colbert: Colbert | None = None
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
     query_by_default: bool | None = None  # of a model with both: whether texts without a kind are queries
-    images: ModelSpec | None = None  # the network of images, of a model with one; it makes dense vectors alone
+    # The network of images, or by yes_no.passages of passages, of a model with one; it makes dense vectors alone.
+    images: ModelSpec | None = None
     image_text: ImageText | None = None  # with `images`: those vectors are rows of texts; None: vectors of their own
     template: InputTemplate | None = None  # None: an input is its prompt and itself
     coordinates: int | None = None  # columns of PackedTexts.coordinates; None: none
@@ -457,7 +469,12 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The width of the rows from outside that its network takes: pixels, or the vectors of `images`; 0: none."""
         if self.processor is not None:
             return self.processor.row_width
-        return 0 if self.images is None or self.image_text is None else self.images.dimensions
+        places = self.image_text if self.yes_no is None else self.image_text or self.yes_no.passages
+        return 0 if self.images is None or places is None else self.images.dimensions
+
+    @property
+    def reads_images(self) -> bool:
+        return self.images is not None and self.images.processor is not None
 
     @property
     def reranks(self) -> bool:

@@ -450,7 +450,7 @@ class Engine:
         inputs: list[Item] = []
         for index, conversation in enumerate(request.conversations):
             place = index if several else None
-            if not conversation.media and (spec.images is None or spec.chat_template is not None):
+            if not conversation.media and (not spec.reads_images or spec.chat_template is not None):
                 try:
                     text = await self._chat_templates.render(spec.chat_template, conversation, task.caller.client)
                 except InvalidRequest as error:

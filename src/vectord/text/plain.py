@@ -89,7 +89,7 @@ class PlainTokenizer:
         self._cost_left = COST_BEFORE_LOAD  # threads may lose a subtraction, which only delays the load
         self._prefix, self._suffix = (np.array(ends, np.int32) for ends in (self.frame.prefix, self.frame.suffix))
         self._skipped_id = spec.skipped_id
-        self._reads_images = spec.images is not None
+        self._reads_images = spec.reads_images
         self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 
     def read_specials_as_text(self) -> None:

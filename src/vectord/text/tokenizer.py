@@ -1,8 +1,8 @@
 """The tokenizer of one model: the `Tokenizer` that the engine's tokenizing threads call.
 
 `read` feeds the queue; `tokenize` and `decode` answer their own routes. Everything here blocks, and several threads may
-call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, listwise.py, colbert.py and
-windows.py read all inputs that are not a single text, interleaved.py those with images.
+call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, passages.py, listwise.py, colbert.py
+and windows.py read all inputs that are not a single text, interleaved.py those with images.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from vectord.text.interleaved import InterleavedEncoder
 from vectord.text.listwise import ListwiseEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
+from vectord.text.passages import PassageEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
 from vectord.text.tokenizer_file import library_failures_as_unavailable
@@ -56,6 +57,7 @@ class TextEncoder:
         self._drops_first = spec.colbert is not None and spec.colbert.drops_first
         self._colbert: ColbertEncoder | None = None
         self._yes_no: YesNoEncoder | None = None
+        self._passages: PassageEncoder | None = None
         self._listwise: ListwiseEncoder | None = None
         self._interleaved: InterleavedEncoder | None = None
         with library_failures_as_unavailable(path):
@@ -88,7 +90,10 @@ class TextEncoder:
             # Last: from here on special tokens inside texts are ordinary text.
             if spec.listwise is not None:
                 self._listwise = ListwiseEncoder(self._plain, spec.listwise, self.max_tokens, path)
-            if spec.yes_no is not None and spec.template is None:
+            if spec.yes_no is not None and spec.yes_no.passages is not None and spec.images is not None:
+                most = spec.images.max_tokens
+                self._passages = PassageEncoder(self._plain, spec.yes_no, self.max_tokens, most, path)
+            elif spec.yes_no is not None and spec.template is None:
                 self._yes_no = YesNoEncoder(
                     self._plain, spec.yes_no, self.max_tokens, path, caps_query=spec.caps_query is True
                 )
@@ -130,6 +135,8 @@ class TextEncoder:
         if isinstance(request.query, str):
             if self._listwise is not None:
                 return Texts.of([*self._listwise.read(request, request.query)])
+            if self._passages is not None:
+                return self._passages.read(request, request.query, indexes)
             if self._yes_no is not None:
                 return Texts.of([*self._yes_no.read(request, request.query, indexes)])
             return Texts.of([*self._pairs.read_passages(request, request.query, indexes)])

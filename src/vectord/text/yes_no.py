@@ -29,7 +29,7 @@ from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit
 
 _BODY = re.compile(r"([^{}]*)(?:\{instruction\})?([^{}]*)\{query\}([^{}]*)\{document\}([^{}]*)")
-_QUERY = re.compile(r"([^{}]*)(?:\{instruction\})?([^{}]*)\{query\}([^{}]*)")
+QUERY = re.compile(r"([^{}]*)(?:\{instruction\})?([^{}]*)\{query\}([^{}]*)")
 _DOCUMENT = re.compile(r"([^{}]*)\{document\}([^{}]*)")
 # The last tokens before a passage can merge with it, but never as many as this.
 SEAM_TOKENS = 16
@@ -54,19 +54,19 @@ class YesNoEncoder:
         parts = template.body if isinstance(template.body, tuple) else (template.body,)
         at_query, at_document = _part_with(parts, "{query}"), _part_with(parts, "{document}")
         self._is_joint = at_query == at_document
-        query = (_BODY if self._is_joint else _QUERY).fullmatch(parts[at_query])
+        query = (_BODY if self._is_joint else QUERY).fullmatch(parts[at_query])
         document = _DOCUMENT.fullmatch(parts[at_document])
         if query is None or not (self._is_joint or document) or at_query > at_document:
             raise ModelUnavailable(f"{path}: the template must have {{query}} and {{document}}, in order")
         self._before, self._between, self._last = query.groups()[:3]
         self._start, self._end = document.groups() if document is not None else ("", query.groups()[3])
-        self._prefix = _join(plain, template.prefix, *parts[:at_query])
-        self._separator = _join(plain, *parts[at_query + 1 : at_document])
-        self._suffix = _join(plain, *parts[at_document + 1 :], template.suffix)
+        self._prefix = join(plain, template.prefix, *parts[:at_query])
+        self._separator = join(plain, *parts[at_query + 1 : at_document])
+        self._suffix = join(plain, *parts[at_document + 1 :], template.suffix)
         texts = [parts[at_query], parts[at_document]]
-        with_specials = _join(plain, *texts)
+        with_specials = join(plain, *texts)
         plain.read_specials_as_text()
-        if not np.array_equal(with_specials, _join(plain, *texts)):
+        if not np.array_equal(with_specials, join(plain, *texts)):
             raise ModelUnavailable(f"{path}: special tokens next to the template's query or document are not supported")
         self._plain = plain
         self._caps_query = caps_query and not self._is_joint
@@ -100,7 +100,7 @@ class YesNoEncoder:
         if not limit.truncate and len(encoding.ids) > self._room(limit):
             raise limit.too_long(None, self._length(len(encoding.ids)))
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        query_tokens = _tokens_of(offsets, start, start + len(source.text))
+        query_tokens = tokens_of(offsets, start, start + len(source.text))
         ids = np.concatenate((np.array(encoding.ids, np.int32), self._separator))
         return _BodyPrefix(text if self._is_joint else "", ids, query_tokens, source.characters_cut)
 
@@ -113,7 +113,7 @@ class YesNoEncoder:
             if len(ids) > self._room(limit) and not limit.truncate:
                 raise limit.too_long(source.index, self._length(len(ids)))
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-            own = _tokens_of(offsets, start, start + len(source.text))
+            own = tokens_of(offsets, start, start + len(source.text))
             yield self._pair(body_prefix, source, ids, range(first + own.start, first + own.stop), limit)
 
     def _query_alone(
@@ -139,8 +139,8 @@ class YesNoEncoder:
         kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))
         parts = (
-            _text_length(body_prefix.query_tokens, query_kept, body_prefix.query_cut),
-            _text_length(passage, len(kept), source.characters_cut),
+            text_length(body_prefix.query_tokens, query_kept, body_prefix.query_cut),
+            text_length(passage, len(kept), source.characters_cut),
         )
         length = TextLength(seen, len(joined), body_prefix.query_cut + source.characters_cut)
         return self._plain.sequence(joined, length, source.index, parts=parts)
@@ -158,11 +158,11 @@ def _part_with(parts: Sequence[str], placeholder: str) -> int:
     return found[0] if len(found) == 1 else -1
 
 
-def _join(plain: PlainTokenizer, *texts: str) -> Int32:
+def join(plain: PlainTokenizer, *texts: str) -> Int32:
     return np.concatenate([np.zeros(0, np.int32), *map(plain.content, texts)])
 
 
-def _tokens_of(offsets: Int32, start: int, stop: int) -> range:
+def tokens_of(offsets: Int32, start: int, stop: int) -> range:
     """The tokens that overlap the characters start to stop. offsets (n, 2): the characters of each token."""
     if start == stop:
         return range(0)
@@ -170,5 +170,5 @@ def _tokens_of(offsets: Int32, start: int, stop: int) -> range:
     return range(first, int(np.searchsorted(offsets[:, 0], stop, side="left")))
 
 
-def _text_length(tokens: range, kept: int, characters_cut: int) -> TextLength:
+def text_length(tokens: range, kept: int, characters_cut: int) -> TextLength:
     return TextLength(len(tokens), len(range(tokens.start, min(tokens.stop, kept))), characters_cut)

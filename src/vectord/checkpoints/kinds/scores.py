@@ -41,7 +41,11 @@ _Labels = Annotated[dict[str, _Label], Meta(min_length=1, max_length=LABELS_LIMI
 
 _MODULAR = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order, and a Dense in the end"
 _ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
-_ORIGINALS = {"qwen3": _ORIGINAL, "qwen3_vl": "Qwen/Qwen3-VL-Reranker-2B"}  # by model_type
+_ORIGINALS = {  # by model_type
+    "qwen3": _ORIGINAL,
+    "qwen3_vl": "Qwen/Qwen3-VL-Reranker-2B",
+    "t5gemma2": "KaLM-Embedding/KaLM-Reranker-V1-Nano",
+}
 _LAYERWISE = "BAAI/bge-reranker-v2-minicpm-layerwise"
 _QUERIT = "Querit/Querit-4B"
 _NEMOTRON = "nvidia/llama-nemotron-rerank-1b-v2"

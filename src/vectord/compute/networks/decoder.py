@@ -108,6 +108,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     head_norms: bool = False  # an RMS norm of each head's query and key
     windows: tuple[int | None, ...]  # AttentionSpec.window of each layer
+    window_after: int | None = None  # the same for later tokens, if that differs
+    attention_norms: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")  # names, before and after it
     rotary: Rotary
     sliding_rotary: Rotary | None = None  # of layers with a window; None: the same
     query_factors: Array | None = None  # (max_tokens,) by position
@@ -139,7 +141,7 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
                 )
                 for i, window in enumerate(family.windows)
             ),
-            final_norm=_norm(family, weights, "norm", spec.hidden_size),
+            final_norm=read_norm(family, weights, "norm", spec.hidden_size),
         ),
         ops,
     )
@@ -157,10 +159,11 @@ def read_layer(
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 
     def norm(name: str, size: int = width) -> Norm[T]:
-        return _norm(family, weights, name, size)
+        return read_norm(family, weights, name, size)
 
+    before, after = family.attention_norms
     return TransformerLayer(
-        attention_norm=norm("input_layernorm"),
+        attention_norm=norm(before),
         attention=Attention(
             query=weights.linear("self_attn.q_proj", width, spec.query_width, bias=bias),
             key=weights.linear("self_attn.k_proj", width, spec.key_width, bias=bias),
@@ -171,9 +174,10 @@ def read_layer(
             rotary=rotary,
             query_rotary=queries,
             window=window,
+            window_after=None if window is None else family.window_after,
         ),
-        attention_out_norm=norm("post_attention_layernorm") if family.outer_norms else None,
-        output_norm=norm("pre_feedforward_layernorm" if family.outer_norms else "post_attention_layernorm"),
+        attention_out_norm=norm(after) if family.outer_norms else None,
+        output_norm=norm("pre_feedforward_layernorm" if family.outer_norms else after),
         mlp=Mlp(
             gate=weights.linear("mlp.gate_proj", width, inner, bias=family.mlp_bias),
             up=weights.linear("mlp.up_proj", width, inner, bias=family.mlp_bias),
@@ -183,7 +187,7 @@ def read_layer(
     )
 
 
-def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> Norm[T]:
+def read_norm(family: Family, weights: WeightReader[T], name: str, width: int) -> Norm[T]:
     if not family.norm_offset:
         return weights.norm(name, width, bias=False)
     name = f"{name}.weight"

@@ -39,7 +39,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {**facts.ACTIVATIONS, "gelu": "gelu_tan
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    read = {"gemma": _first, "gemma2": _second}.get(config["model_type"], _third)
+    read = {"gemma": _first, "gemma2": _second}.get(config["model_type"], read_third)
     spec, family = read(config)
     bias = facts.flag(config, "attention_bias", False)
     family = replace(family, qkv_bias=bias, out_bias=bias, norm_offset=1.0)
@@ -74,7 +74,8 @@ def _second(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
     return spec, Family(windows=windows, rotary=decoder.read_decoder_rotary(config, spec), outer_norms=True)
 
 
-def _third(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
+def read_third(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
+    """Return the facts of Gemma 3, without those that all generations share."""
     facts.require(config, "attn_logit_softcapping", None)
     facts.require(config, "is_causal", True)
     spec = decoder.read_spec(config, activation_key="hidden_activation")

@@ -83,6 +83,8 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "siglip_text_model": ("siglip", "Siglip"),
     "siglip_vision_model": ("siglip", "Siglip"),
     "t5": ("t5", "T5"),
+    "t5gemma2_decoder": ("t5gemma2", "T5Gemma2"),
+    "t5gemma2_encoder": ("t5gemma2", "T5Gemma2"),
     "ultrabert": ("ultrabert", "U(?i:ltraBert)"),
     "xlm_roberta": ("roberta", "XLMRoberta"),
 }

@@ -68,7 +68,8 @@ class Attention(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     place_q: T | None = None  # (B, H)
     rotary: CosSin[T] | None = None
     query_rotary: CosSin[T] | None = None  # of queries only; None: the same
-    window: Window | None = None  # AttentionSpec.window
+    window: Window | None = None  # AttentionSpec.window, and window_after
+    window_after: int | None = None
 
     @property
     def inputs(self) -> tuple[Linear[T], Linear[T], Linear[T]]:
@@ -150,6 +151,7 @@ class TransformerWeights(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     words_change: LowRank[T] | None = None  # by adapters, as that of a Linear
     types_change: T | None = None  # (adapters + 1, H) what each adapter adds to the only row of `types`
     patches: Patches[T] | None = None  # None: features are rows of type 1, in place of words
+    keeps_features: bool = False  # whether all layers attend to the features of those rows, unchanged
     added_features: int = 0  # after so many of the first layers, the next H columns of the features are added
     taps: tuple[int, ...] = ()  # layers whose results are further columns of the last one
     norm: Norm[T] | None = None  # of their sum
@@ -293,7 +295,9 @@ class Transformer(Generic[T]):
         return self._norm_of_sum(x, ops.activation(mixed, parts.activation), parts.norm)
 
     def _attended(self, layer: TransformerLayer[T], x: T, batch: LayerInputs[T]) -> T:
-        parts = layer.attention
+        parts, tokens = layer.attention, batch.tokens
+        if self._weights.keeps_features and tokens.features is not None:
+            x = self._ops.place(x, tokens.features, tokens.type_ids)
         a = self._attend(parts, x, batch) if isinstance(parts, Attention) else self._convolve(parts, x, batch)
         return self._added(a, layer.attention_out_norm)
 
@@ -322,6 +326,7 @@ class Transformer(Generic[T]):
             scale=spec.attention_scale,
             causal=spec.causal,
             window=parts.window,
+            window_after=parts.window_after,
             score_cap=spec.score_cap,
         )
         buckets = self._weights.buckets

@@ -92,12 +92,30 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     scale: float | None = None  # None: head_size ** -0.5
     causal: bool = False  # a token attends to itself and to earlier ones
     window: Window | None = None  # None: to all of its text
+    window_after: int | None = None  # with a number as the window: the same for later tokens, if that differs
     score_cap: float | None = None  # a scaled score s becomes score_cap * tanh(s / score_cap), before the mask
 
     @property
     def width(self) -> int:
         """The width of q and of the output."""
         return self.heads * self.head_size
+
+    @property
+    def before(self) -> int | None:
+        """How far a token sees earlier ones; None: to the beginning of its text or block."""
+        return None if self.window == "block" else self.window
+
+    @property
+    def after(self) -> int | None:
+        """How far it sees later ones; None: to the end."""
+        return 0 if self.causal else self.before if self.window_after is None else self.window_after
+
+    @property
+    def reach(self) -> Window | None:
+        """The window that has as many tokens on either side as this one has on its longer side."""
+        if self.window == "block" or self.window is None or self.window_after is None:
+            return self.window
+        return max(self.window, self.window_after)
 
     @property
     def factor(self) -> float:

@@ -248,10 +248,10 @@ def _mix(scores: Array, distances: Array, v: Array, spec: AttentionSpec) -> Arra
     A query without visible keys gets zeros. Source: torch's scaled_dot_product_attention.
     """
     hidden = np.zeros(distances.shape, bool)
-    if spec.causal:
-        hidden |= distances < 0
-    if isinstance(spec.window, int):
-        hidden |= abs(distances) > spec.window
+    if spec.after is not None:
+        hidden |= -distances > spec.after
+    if spec.before is not None:
+        hidden |= distances > spec.before
     scores = np.where(hidden, -np.inf, scores)
     largest = scores.max(axis=-1, keepdims=True)
     shares = np.exp(scores - np.where(np.isfinite(largest), largest, 0))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -92,8 +92,8 @@ class GraphLayout:
     def __init__(self, groups: int) -> None:
         self._groups = groups
         self._parameters: dict[str, ov.Node] = {}
-        self._hidden: dict[tuple[bool, int | None], list[ov.Node]] = {}
-        self._rows_with_keys: dict[tuple[bool, int], list[ov.Node]] = {}
+        self._hidden: dict[tuple[Window | None, int | None], list[ov.Node]] = {}
+        self._rows_with_keys: dict[tuple[Window | None, int | None], list[ov.Node]] = {}
         self._biases: dict[str, list[ov.Node]] = {}
         self._key_distances: list[ov.Node] = []
         self._neighbours: dict[int, tuple[ov.Node, ov.Node]] = {}
@@ -123,40 +123,41 @@ class GraphLayout:
         """(T,) the place of each row among the groups' query places, laid end to end."""
         return self.parameter(f"unpack{_ending(window)}", [-1])
 
-    def padding(self, window: Literal["block"] | None) -> list[ov.Node]:
+    def padding(self, window: Window | None) -> list[ov.Node]:
         """For each group: (n, 1, 1, K) 0, and MASKED on padded keys."""
         return [self.parameter(f"padding{ending}", [-1, 1, 1, -1], np.float32) for ending in self._endings(window)]
 
-    def hidden(self, causal: bool, window: int | None) -> list[ov.Node]:
+    def hidden(self, spec: AttentionSpec) -> list[ov.Node]:
         """For each group: (n, 1, Q, K) whether the key is hidden from the query or padded. All layers share it."""
-        if (causal, window) not in self._hidden:
-            self._hidden[causal, window] = hidden = []
-            for ending in self._endings(window):
+        if (spec.window, spec.after) not in self._hidden:
+            self._hidden[spec.window, spec.after] = hidden = []
+            for ending in self._endings(spec.reach):
                 queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
                 keys = self.parameter(f"key_positions{ending}", [-1, 1, 1, -1])
-                if window is None:
-                    hidden.append(op.greater(keys, queries))
+                last = op.add(queries, op.constant(np.int32(spec.after))) if spec.after else queries
+                too_late = op.greater(keys, last)  # (n, 1, Q, K)
+                if spec.before is None:
+                    hidden.append(too_late)
                     continue
-                reach = op.constant(np.int32(window))
-                too_late = op.greater(keys, queries if causal else op.add(queries, reach))  # (n, 1, Q, K)
-                hidden.append(op.logical_or(too_late, op.less(keys, op.subtract(queries, reach))))
-        return self._hidden[causal, window]
+                first = op.subtract(queries, op.constant(np.int32(spec.before)))
+                hidden.append(op.logical_or(too_late, op.less(keys, first)))
+        return self._hidden[spec.window, spec.after]
 
-    def rows_with_keys(self, causal: bool, window: int) -> list[ov.Node]:
+    def rows_with_keys(self, spec: AttentionSpec) -> list[ov.Node]:
         """For each group: (n * Q, 1) 1, and 0 for a query without visible keys. All layers share it.
 
         A window can contain only rows that are not keys. In the shape of the scores, before attention's last transpose,
         OpenVINO 2026.4 takes the product into its attention kernel, whose float32 results are then wrong for heads of
         128 numbers and more (cosine 0.5 with EmbeddingGemma's shape).
         """
-        if (causal, window) not in self._rows_with_keys:
-            self._rows_with_keys[causal, window] = [
+        if (spec.window, spec.after) not in self._rows_with_keys:
+            self._rows_with_keys[spec.window, spec.after] = [
                 op.reshape(
                     op.convert(op.reduce_logical_or(op.logical_not(hide), _ints(-1), True), "f32"), _ints(-1, 1), False
                 )
-                for hide in self.hidden(causal, window)
+                for hide in self.hidden(spec)
             ]
-        return self._rows_with_keys[causal, window]
+        return self._rows_with_keys[spec.window, spec.after]
 
     def distances(self) -> list[ov.Node]:
         """For each group: (Q + K - 1,) the key's position minus the query's, from 1 - Q to K - 1."""
@@ -460,7 +461,7 @@ class OpenvinoOps(Ops[ov.Node]):
         # float32 copy of them.
         scores = [
             op.matmul(_heads(_rows(q, at.queries), spec), _key_heads(_rows(k, at.keys), spec), False, True)
-            for at in layout.places(spec.window)
+            for at in layout.places(spec.reach)
         ]  # (n, heads, Q, K) each
         if (cap := spec.score_cap) is not None:
             capped = [self.scale(op.tanh(self.scale(score, spec.factor / cap)), cap) for score in scores]
@@ -696,24 +697,22 @@ def _mix(
     Written out, because the runtime decomposes `scaled_dot_product_attention` and then copies k to transpose it. From
     this form it makes one kernel, which holds the scores of a few queries at a time.
     """
-    window = spec.window
-    if spec.causal or isinstance(window, int):
-        assert window != "block", "causal attention has no blocks"
-        hidden = layout.hidden(spec.causal, window)
+    if spec.causal or spec.before is not None:
+        hidden = layout.hidden(spec)
         seen = [op.select(hide, op.constant(MASKED), score) for hide, score in zip(hidden, scores, strict=True)]
     else:
-        seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(window), strict=True)]
+        seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(spec.reach), strict=True)]
     if factor is not None:
         seen = [op.multiply(score, op.constant(np.float32(factor))) for score in seen]
     answers = []
-    for i, (score, at) in enumerate(zip(seen, layout.places(window), strict=True)):
+    for i, (score, at) in enumerate(zip(seen, layout.places(spec.reach), strict=True)):
         values = _key_heads(_rows(v, at.keys), spec)
         answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
         answer = op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False)  # (n * Q, width)
-        if isinstance(window, int):
-            answer = op.multiply(answer, layout.rows_with_keys(spec.causal, window)[i])
+        if spec.before is not None:
+            answer = op.multiply(answer, layout.rows_with_keys(spec)[i])
         answers.append(answer)
-    return _rows(_end_to_end(answers), layout.unpack(window))
+    return _rows(_end_to_end(answers), layout.unpack(spec.reach))
 
 
 def _heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:

@@ -80,10 +80,10 @@ def check_adapters(spec: ModelSpec, backend: str) -> None:
     if spec.query is not None and (spec.adapters or spec.query.adapters):
         raise ConfigError(f"{spec.model_id} has a network for queries and another for documents: adapters fit neither")
     if spec.images is not None and (spec.adapters or spec.merged is not None):
-        raise ConfigError(f"{spec.model_id} has a network for texts and another for images: adapters fit neither")
+        raise ConfigError(f"{spec.model_id} has two networks: adapters fit neither")
     names = ", ".join(one.name for one in spec.adapters)
     for applies, what, able in (
-        (spec.images is not None, "has a network for images", ADAPTER_BACKENDS),
+        (spec.images is not None, "has two networks", ADAPTER_BACKENDS),
         (spec.merged is not None, "is an adapter of another model", MERGING_BACKENDS),
         (bool(spec.adapters), f"has adapters ({names})", ADAPTER_BACKENDS),
     ):

@@ -156,7 +156,9 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
         spec = replace(spec, known_cosines=())
     options = backend_options(device, backend)
     queries = replace(requested, served_name=f"{requested.served_name} (queries)", aliases=())
-    images = replace(requested, served_name=f"{requested.served_name} (images)", aliases=())
+    further = "images" if spec.reads_images else "passages"
+    images = replace(requested, served_name=f"{requested.served_name} ({further})", aliases=())
+    has_images = spec.images is not None and (spec.images.processor is None or find_spec("PIL") is not None)
     return ModelSource(
         name=requested.served_name,
         aliases=requested.aliases,
@@ -165,7 +167,7 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
         pinned=requested.pinned,
         memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
         queries=None if spec.query is None else _source(spec.query, queries, device),
-        images=None if spec.images is None or find_spec("PIL") is None else _source(spec.images, images, device),
+        images=_source(spec.images, images, device) if has_images and spec.images is not None else None,
     )
 
 
@@ -216,18 +218,8 @@ OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's 
 # Decoders that are neither BERT's kind nor Qwen's, so that no setting of lengths applies to them.
 _OTHER_DECODERS = frozenset(
     {"bidirectional_pplx_qwen3", "bigemma3_text", "biqwen3", "c2llm", "embedding_gemma2", "embedding_gemma2_text"}
-    | {
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "lfm2",
-        "lfm2_bidirectional",
-        "llama",
-        "llama_bidirec",
-        "minicpm",
-        "ministral3",
-    }
-    | {"ministral3_bidirec", "mistral", "qwen3_bidirec"}
+    | {"gemma", "gemma2", "gemma3_text", "lfm2", "lfm2_bidirectional", "llama", "llama_bidirec", "minicpm"}
+    | {"ministral3", "ministral3_bidirec", "mistral", "qwen3_bidirec"}
 )
 
 
@@ -406,8 +398,8 @@ def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
 
 def _max_tokens(spec: ModelSpec, config: ModelConfig) -> int:
     """The operator's limit for a text or pair of this kind of model; by default the model's own."""
-    if spec.listwise is not None:
-        limit = None  # the others are for a pair
+    if spec.listwise is not None or (spec.yes_no is not None and spec.yes_no.passages is not None):
+        limit = None  # the others are for a pair as one text
     elif spec.yes_no is not None:
         limit = config.qwen_rerank_max_length
     elif "scores" in spec.outputs:

@@ -132,7 +132,7 @@ class ServedModel:
             full_dimensions=spec.dimensions,
             matryoshka=spec.matryoshka,
             max_input_tokens=spec.max_tokens,
-            modalities=("text",) if spec.images is None else ("text", "image"),
+            modalities=("text", "image") if spec.reads_images else ("text",),
             dtype=facts.dtype if facts else "unknown",
             device=facts.device if facts else "unknown",
             devices=dict(self.runner.worker.states) if self.runner else {},

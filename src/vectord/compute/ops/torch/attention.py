@@ -41,8 +41,8 @@ COMPARED = (1, 150, 40)  # lengths of the texts that `agrees` compares: within a
 # Not compiled again for other rows, another place of `positions` after the numbers before it, or other heads.
 @triton.jit(do_not_specialize=["rows", "positions", "heads"])  # type: ignore[untyped-decorator,unused-ignore]
 def _attend(  # type: ignore[no-untyped-def]
-    q, k, v, out, positions, ends, bias, rows, heads, sharing, q_step, k_step, v_step, bias_step, factor, cap, reach,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr,
+    q, k, v, out, positions, ends, bias, rows, heads, sharing, q_step, k_step, v_step, bias_step, factor, cap,
+    before, after, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
@@ -53,8 +53,8 @@ def _attend(  # type: ignore[no-untyped-def]
     if CAUSAL:
         end = tl.minimum(end, row + 1)
     if WINDOWED:
-        begin = tl.maximum(begin, row - reach)
-        end = tl.minimum(end, row + reach + 1)
+        begin = tl.maximum(begin, row - before)
+        end = tl.minimum(end, row + after + 1)
     column = tl.arange(0, BLOCK)
     inside = column < SIZE
     places = row[:, None].to(tl.int64) * q_step + head * SIZE + column[None, :]
@@ -123,9 +123,10 @@ def attend(
         0 if bias is None else bias.shape[1],
         spec.factor,
         spec.score_cap or 0.0,
-        spec.window or 0,
+        spec.before or 0,
+        spec.after or 0,
         CAUSAL=spec.causal,
-        WINDOWED=spec.window is not None,
+        WINDOWED=spec.before is not None,
         BIASED=bias is not None,
         CAPPED=spec.score_cap is not None,
         SIZE=spec.head_size,

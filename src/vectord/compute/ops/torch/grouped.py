@@ -57,7 +57,7 @@ class GroupedLayout:
         self._at = at
         self._grouped: dict[Window | None, Grouped] = {}
         self._ahead: dict[Window | None, list[Tensor]] = {}
-        self._seen: dict[tuple[bool, Window | None], list[Tensor]] = {}
+        self._seen: dict[tuple[Window | None, int | None], list[Tensor]] = {}
         self._biased: dict[Tensor, list[Tensor]] = {}
         self._places: dict[Tensor, list[Tensor]] = {}
 
@@ -136,24 +136,22 @@ class GroupedLayout:
             ]
         return self._ahead[window]
 
-    def seen(self, causal: bool, window: Window | None) -> list[Tensor]:
+    def seen(self, spec: AttentionSpec) -> list[Tensor]:
         """For each group: (n, 1, Q or 1, K) whether the query may see the key. All layers share it."""
-        if (causal, window) not in self._seen:
-            masks = [group.keys.valid[:, None, None, :] for group in self.grouped(window).groups]
-            if causal:
-                masks = [mask & (offset <= 0) for mask, offset in zip(masks, self.key_offsets(window), strict=True)]
-            if isinstance(window, int):
-                masks = [
-                    mask & (offset.abs() <= window)
-                    for mask, offset in zip(masks, self.key_offsets(window), strict=True)
-                ]
-            self._seen[causal, window] = masks
-        return self._seen[causal, window]
+        key, before, after = (spec.window, spec.after), spec.before, spec.after
+        if key not in self._seen:
+            masks = [group.keys.valid[:, None, None, :] for group in self.grouped(spec.reach).groups]
+            if after is not None:
+                masks = [mask & (at <= after) for mask, at in zip(masks, self.key_offsets(spec.reach), strict=True)]
+            if before is not None:
+                masks = [mask & (at >= -before) for mask, at in zip(masks, self.key_offsets(spec.reach), strict=True)]
+            self._seen[key] = masks
+        return self._seen[key]
 
     def biased(self, bias: Tensor, spec: AttentionSpec) -> list[Tensor]:
         """For each group: (n, heads, Q, K) what is added to scores, -inf where no key is seen. All layers share it."""
         if bias not in self._biased:
-            masks, offsets = self.seen(spec.causal, spec.window), self.key_offsets(spec.window)
+            masks, offsets = self.seen(spec), self.key_offsets(spec.reach)
             middle = bias.shape[1] // 2
             self._biased[bias] = [
                 bias[:, offset[:, 0] + middle].transpose(0, 1).masked_fill(~mask, -torch.inf)
@@ -165,7 +163,7 @@ class GroupedLayout:
         """For each group: (n, 1, Q, K) int64 relative places. All layers of a model share one table of buckets."""
         if buckets not in self._places:
             middle = len(buckets) // 2
-            self._places[buckets] = [buckets[middle - offset].long() for offset in self.key_offsets(spec.window)]
+            self._places[buckets] = [buckets[middle - offset].long() for offset in self.key_offsets(spec.reach)]
         return self._places[buckets]
 
     def _rectangle(self, rectangle: Rectangle) -> DeviceRectangle:

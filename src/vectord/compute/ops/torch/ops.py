@@ -175,8 +175,8 @@ class TorchOps(Ops[Tensor]):
         if isinstance(layout, FlatLayout):
             return self.flat_attention(q, k, v, tokens, spec, bias)
         answers = []
-        masks = layout.seen(spec.causal, spec.window) if bias is None else layout.biased(bias, spec)
-        for group, mask in zip(layout.grouped(spec.window).groups, masks, strict=True):
+        masks = layout.seen(spec) if bias is None else layout.biased(bias, spec)
+        for group, mask in zip(layout.grouped(spec.reach).groups, masks, strict=True):
             queries = _heads(gather(q, group.queries), spec)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
             if spec.score_cap is None:
@@ -184,7 +184,7 @@ class TorchOps(Ops[Tensor]):
             else:
                 answer = _attend_capped(queries, keys, values, mask, spec, spec.score_cap)
             answers.append(answer.transpose(1, 2).reshape(-1, spec.width))  # (n * Q, heads * head_size)
-        return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
+        return torch.cat(answers).index_select(0, layout.grouped(spec.reach).unpack)
 
     def flat_attention(
         self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: AttentionSpec, bias: Tensor | None
@@ -205,8 +205,8 @@ class TorchOps(Ops[Tensor]):
     ) -> Tensor:
         layout = _in_groups(tokens.layout)
         answers = []
-        masks, laid_out = layout.seen(spec.causal, spec.window), layout.places(buckets, spec)
-        for group, mask, places in zip(layout.grouped(spec.window).groups, masks, laid_out, strict=True):
+        masks, laid_out = layout.seen(spec), layout.places(buckets, spec)
+        for group, mask, places in zip(layout.grouped(spec.reach).groups, masks, laid_out, strict=True):
             queries = _heads(gather(q, group.queries), spec)  # (n, heads, Q, head_size)
             keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
             scores = queries @ keys.mT  # (n, heads, Q, K)
@@ -216,7 +216,7 @@ class TorchOps(Ops[Tensor]):
                 scores = scores + _take(keys @ _heads(place_q[None], spec).mT, places.mT).mT
             shares = (scores * spec.factor).masked_fill(~mask, -torch.inf).softmax(dim=-1)
             answers.append((shares @ values).transpose(1, 2).reshape(-1, spec.width))
-        return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
+        return torch.cat(answers).index_select(0, layout.grouped(spec.reach).unpack)
 
     def shift(self, x: Tensor, offset: int, tokens: Tokens[Tensor]) -> Tensor:
         at = tokens.positions

@@ -94,7 +94,6 @@ def attend_varlen(varlen: Varlen, q: Tensor, k: Tensor, v: Tensor, lengths: Leng
     """Ops.attention by the kernel, which assumes that a text's last key is at its last query's position."""
     if lengths.key_rows is not None:
         k, v = (x.index_select(0, lengths.key_rows) for x in (k, v))
-    reach = spec.window if isinstance(spec.window, int) else -1
     answer: Tensor = varlen(
         *(x.view(len(x), -1, spec.head_size) for x in (q, k, v)),
         lengths.query_ends,
@@ -102,6 +101,6 @@ def attend_varlen(varlen: Varlen, q: Tensor, k: Tensor, v: Tensor, lengths: Leng
         lengths.longest_query,
         lengths.longest_key,
         scale=spec.scale,
-        window_size=(reach, 0 if spec.causal else reach),
+        window_size=(-1 if spec.before is None else spec.before, -1 if spec.after is None else spec.after),
     )
     return answer.reshape(-1, spec.width)
