@@ -35,8 +35,8 @@ VISION_CONFIG = {
 }
 
 
-def write_t5gemma2(folder: Path, *, window: int = 7, **decoder: Any) -> Path:
-    """window: of the encoder; decoder: entries of its config."""
+def write_t5gemma2(folder: Path, *, window: int = 8, **decoder: Any) -> Path:
+    """window: of the encoder, an even one sees more tokens after than before; decoder: entries of its config."""
     import transformers
     from tests.reference.reference_models import train_qwen_bpe
 
