@@ -171,7 +171,8 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
     around, query = _prompts(folder, spec.images.processor)
     if is_native:
         config.one_of("auto_map", (None,))
-        refuse_unread(config, {**CONFIG, **harmless("the tensor has it", "embedding_dim")})
+        own = harmless("the tensor has it", "embedding_dim")
+        refuse_unread(config, {**CONFIG, **own}, transformers_reads(config, folder.model_type))
     limit: float = folder.tokenizer_config.value("model_max_length", Limit, spec.max_tokens)
     return replace(
         spec,
