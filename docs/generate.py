@@ -287,6 +287,7 @@ COMPARED = {
     "mpnet": "transformers; sentence-transformers with all-mpnet-base-v2",
     "new": "transformers' Gte",
     "nomic_bert": "transformers; v2: with the experts of Nomic's own code",
+    "qwen2_vl_text": "transformers, in the steps of GME's script",
     "qwen3_bidirec": "transformers' Qwen3, bidirectional",
     "qwen3_vl_text": "transformers, in the steps of the models' own scripts",
     "siglip2_text_model": "transformers; NaFlex",

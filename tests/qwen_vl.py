@@ -5,11 +5,13 @@ torch, transformers and Pillow are imported only by the functions that use them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from tests.compute.networks.case import randomize
 from tests.towers import image_of
 
@@ -151,3 +153,62 @@ class Reference:
 
 LIMITS = FreeSize(min_pixels=4 * 32**2, max_pixels=1800 * 32**2, side=SIDE)
 PROCESSOR = ImageProcessor(resample=3, patch=PATCH, class_token=False, merge=MERGE, free=LIMITS)
+
+
+def write_gme(folder: Path) -> Path:
+    """GME-Qwen2-VL's files: Qwen2-VL's, with its own class in auto_map. Few rows of each image."""
+    import transformers
+    from tests.reference.reference_models import train_qwen_bpe
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = train_qwen_bpe()
+    tokenizer.add_tokens([*VISION_TOKENS], special_tokens=True)
+    text = {key: value for key, value in TEXT_CONFIG.items() if key != "head_dim"}
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1]}
+    config = transformers.Qwen2VLConfig(
+        text_config={**text, "vocab_size": len(tokenizer), "rope_parameters": rope},
+        vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "num_heads": 2},
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+    )
+    randomize(transformers.Qwen2VLModel(config), size=0.2, norm=1.0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    Qwen2VLImageProcessorPil().save_pretrained(folder)
+    own = {"auto_map": {"AutoModel": "modeling_gme_qwen2vl.GmeQwen2VL"}, "architectures": ["GmeQwen2VL"]}
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own, "min_image_tokens": 6, "max_image_tokens": 12}))
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "custom_st.MultiModalTransformer"}]
+    modules += [{"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
+class GmeReference(Reference):
+    """The steps of modeling_gme_qwen2vl.py, under transformers' Qwen2VLModel."""
+
+    def __init__(self, folder: Path) -> None:
+        import transformers
+
+        config = transformers.Qwen2VLConfig.from_pretrained(folder)
+        self.model = transformers.Qwen2VLModel.from_pretrained(folder, config=config).double().eval()
+        size = {"shortest_edge": 6 * 28**2, "longest_edge": 12 * 28**2}
+        self.images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", size=size)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=config)
+
+    def embed(self, parts: Sequence[Any], system: str = SYSTEM) -> np.ndarray:
+        """(H,) not normalized."""
+        import torch
+
+        text, shown = embedder_text(parts, system) + "<|endoftext|>", [x for x in parts if not isinstance(x, str)]
+        first = replace(PROCESSOR, patch=14, free=FreeSize(min_pixels=4 * 28**2, max_pixels=16_384 * 28**2))
+        resized = [image.resize(free_size(*image.size, first)) for image in shown]
+        given = dict(self.images(resized, return_tensors="pt")) if shown else {}
+        for height, width in given["image_grid_thw"][:, 1:].tolist() if shown else ():
+            text = text.replace(IMAGE, "<row>" * (height * width // 4), 1)
+        ids = self.tokenizer(text.replace("<row>", IMAGE), return_tensors="pt").input_ids
+        with torch.no_grad():
+            states = self.model.get_input_embeddings()(ids)
+            if shown:
+                rows = self.model.visual(given["pixel_values"].double(), grid_thw=given["image_grid_thw"])
+                states[ids == self.model.config.image_token_id] = rows.pooler_output
+            vectors: np.ndarray = self.model.language_model(inputs_embeds=states).last_hidden_state[0].numpy()
+        return vectors[-1]

@@ -184,6 +184,7 @@ _bge_reranker = partial(_reranker, model_type="xlm-roberta")
 _qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last")
 _judge = partial(_reranker, model_type="qwen3", max_tokens=32_768)
 _qwen3_reranker = partial(_judge, yes_no=_QWEN3_JUDGE)
+_gme = partial(Entry, model_type="qwen2_vl_text", max_tokens=1800, pooling="last")
 _qwen3_vl = partial(Entry, model_type="qwen3_vl_text", max_tokens=32_768, pooling="last")
 _qwen3_vl_reranker = partial(_judge, model_type="qwen3_vl_text", yes_no=_QWEN3_VL_JUDGE)
 _kalm_reranker = partial(_judge, model_type="t5gemma2_decoder", max_tokens=1024, yes_no=_KALM_JUDGE)
@@ -345,6 +346,8 @@ CATALOGUE: tuple[Entry, ...] = (
     _qwen3_reranker("Qwen/Qwen3-Reranker-0.6B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-4B"),
     _qwen3_reranker("Qwen/Qwen3-Reranker-8B"),
+    _gme("Alibaba-NLP/gme-Qwen2-VL-2B-Instruct", dimensions=1536),
+    _gme("Alibaba-NLP/gme-Qwen2-VL-7B-Instruct", dimensions=3584),
     _qwen3_vl("Qwen/Qwen3-VL-Embedding-2B", dimensions=2048, matryoshka=range(64, 2048 + 1)),
     _qwen3_vl("Qwen/Qwen3-VL-Embedding-8B", dimensions=4096, matryoshka=range(64, 4096 + 1)),
     _qwen3_vl_reranker("Qwen/Qwen3-VL-Reranker-2B"),

@@ -33,7 +33,8 @@ _ADDED_LATER = frozenset(
     | {"image_text", "images", "kept_tokens", "layer", "listwise", "log_twice", "merge", "merged", "most_patches"}
     | {"own_scales", "processor", "query", "query_by_default", "query_suffix", "query_weights", "removes_punctuation"}
     | {"residual", "skiplist_tasks", "static", "sums_words", "tiling", "token_pooling", "whole_modules"}
-    | {"coordinates", "passages", "rounds_to_none", "template", "whole_numbers", "window_blocks"}
+    | {"coordinates", "before", "keeps_prompt", "passages", "rounds_to_none", "template", "whole_numbers"}
+    | {"window_blocks"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})

@@ -51,6 +51,7 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls
 _KINDS = (
     "Transformer",
     "C2LLMTransformer",  # C2LLM's own
+    "MultiModalTransformer",  # of GME-Qwen2-VL
     "MLMTransformer",  # before version 6: Transformer with the masked-language head
     "Pooling",
     "Dense",
@@ -73,7 +74,7 @@ _TRAINING_ONLY = frozenset({"Dropout"})
 _PACKAGE = re.compile(r"sentence_transformers\.(models|\w+\.(models|modules))(\.\w+)?")
 _FURTHER_CLASS = re.compile(
     r"pylate\.models(\.Dense)?\.Dense"
-    r"|([\w./-]+--)?(custom_st\.Transformer|custom_transformer\.C2LLMTransformer|st_quantize\.FlexibleQuantizer"
+    r"|([\w./-]+--)?(custom_st\.(MultiModal)?Transformer|custom_transformer\.C2LLMTransformer|st_quantize\.FlexibleQuantizer"
     r"|(\w+\.)?SSEQ?)"
 )
 
@@ -139,6 +140,8 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     pooling = POOLING_CLASSES.get(next(iter(architectures), ""))
     if pooling is not None:
         modules = modules if modules[1:] else ()
+    if is_gme(config) and {module.kind for module in modules} <= {"Transformer", "Pooling", "Normalize"}:
+        modules = ()  # its class does all of this
     if architectures[:1] == (TASKS_CLASS,):
         config = _network_of_tasks(config)
     model_type = PAGES_CLASSES.get(architectures[0] if architectures else "", config.get("model_type"))
@@ -169,6 +172,12 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
         allowed=allowed,
         pooling=None if modules else pooling,
     )
+
+
+def is_gme(config: Settings) -> bool:
+    """Return whether the class is that of GME-Qwen2-VL, in its own code."""
+    classes = config.fields.get("auto_map")
+    return isinstance(classes, dict) and any(str(name).endswith(".GmeQwen2VL") for name in classes.values())
 
 
 def _network_of_tasks(config: Settings) -> Settings:

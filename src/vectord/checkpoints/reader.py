@@ -229,7 +229,8 @@ def find_kind(folder: ModelFolder, task: TaskChoice) -> ModelKind:
     return kind
 
 
-_SEVERAL_NETWORKS = {QWEN_VL: add_networks, T5GEMMA2: add_passages}  # by model_type: sizes are in their sections
+# By model_type; their sizes are in sections.
+_SEVERAL_NETWORKS = {**dict.fromkeys(QWEN_VL, add_networks), T5GEMMA2: add_passages}
 _KINDS_OF_TYPES: Mapping[ModelKind, Collection[str]] = {"static": {STATIC}, "towers": TOWERS, "pages": PAGES}
 
 

@@ -259,6 +259,7 @@ class FreeSize(msgspec.Struct, frozen=True, kw_only=True):
     window_blocks: int | None = None  # blocks of the side of a window, which have adjacent rows; None: line by line
     # Whether a side of at most half a block counts as none when the area is compared, as in transformers' processor.
     rounds_to_none: bool | None = None
+    before: tuple[int, int] | None = None  # limits of pixels within which images are resized first, as by GME's script
 
 
 class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,6 +308,7 @@ class InputTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str  # with the places {prompt} and {input}, and for pairs {query}
     prompt: str  # of requests without one
+    keeps_prompt: bool | None = None  # whether one of a request stays unchanged, without a full stop
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):

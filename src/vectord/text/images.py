@@ -28,7 +28,7 @@ from vectord.errors import InvalidField, ModelCannot, installing
 from vectord.schema import PDF, Features, Float32, ImageFacts, Int32, Media, TextLength, TextLengths, TextOptions
 from vectord.text.pdf import page_image, page_size
 from vectord.text.pdf_process import DPI
-from vectord.text.planes import free_size, patch_coordinates, windows_of
+from vectord.text.planes import first_size, free_size, patch_coordinates, windows_of
 from vectord.text.sequence import Encoder, ReadRequest, Texts, cu_seqlens_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ MAX_BYTES = 32 * 2**20
 MAX_PIXELS = 2**26  # 800 MB while it is decoded
 PIXEL_BYTES = 12  # of an image while it is decoded: as read, over white, and in RGB, each in 4 bytes
 MAX_RATIO = 200  # of the sides: the longer one is resized with the shorter one
+BICUBIC = 3  # Pillow's number
 SAMPLE_BLOCKS = 4
 ORIENTATION = 0x0112  # the tag of EXIF
 TURNS = (5, 6, 7, 8)  # its values that exchange width and height
@@ -357,6 +358,8 @@ def _whole_size(size: tuple[int, int], processor: ImageProcessor) -> tuple[int, 
 def resized(image: Image, processor: ImageProcessor) -> Features:
     """The pixels that the network sees: (height, width, 3)."""
     whole = _whole_size(image.size, processor)
+    if processor.free is not None and processor.free.before is not None:
+        image = image.resize(first_size(*image.size, processor, processor.free.before), BICUBIC)
     if whole is not None:
         return np.asarray(image.resize(whole, processor.resample))
     (width, height), size = image.size, processor.resize

@@ -145,7 +145,7 @@ class InterleavedEncoder:
             prompt = check_prompt(request.instruction or "", "instruction")
             shared = {"query": request.query}
         elif self._has_template:
-            prompt = _sentence(prompt)
+            prompt = prompt if self._template.keeps_prompt else _sentence(prompt)
         elif self._form.alone:  # a kind of texts, and its prompt, are not for images
             prompt = request.options.prompt or ""
         require_specials(request.options, "a language model's template" if self._has_template else "images")

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from vectord.checkpoints.spec import ImageProcessor
+from vectord.checkpoints.spec import FreeSize, ImageProcessor
 from vectord.schema import Int32
 
 
@@ -20,6 +21,8 @@ def free_size(width: int, height: int, processor: ImageProcessor) -> tuple[int, 
     """Width and height in whole blocks, with about the same ratio and an area within the limits."""
     assert processor.free is not None and processor.merge is not None
     limits, block = processor.free, processor.patch * processor.merge
+    if limits.before is not None:
+        width, height = first_size(width, height, processor, limits.before)
     least = 0 if limits.rounds_to_none else block
     wide, high = (max(least, round(side / block) * block) for side in (width, height))
     if wide * high > limits.max_pixels:
@@ -29,6 +32,11 @@ def free_size(width: int, height: int, processor: ImageProcessor) -> tuple[int, 
         grow = math.sqrt(limits.min_pixels / (width * height))
         wide, high = (math.ceil(side * grow / block) * block for side in (width, height))
     return wide, high
+
+
+def first_size(width: int, height: int, processor: ImageProcessor, before: tuple[int, int]) -> tuple[int, int]:
+    """The size to which an image is resized first. before: FreeSize.before."""
+    return free_size(width, height, replace(processor, free=FreeSize(min_pixels=before[0], max_pixels=before[1])))
 
 
 def patch_coordinates(rows: Int32, columns: Int32, side: int) -> Int32:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.checkpoints.reading import refusal, spec_of
-from tests.qwen_vl import PROCESSOR, write_qwen3_vl
+from tests.qwen_vl import PROCESSOR, write_gme, write_qwen3_vl
 
 RERANKER = "Qwen/Qwen3-VL-Reranker-2B"
 
@@ -66,3 +66,11 @@ def test_the_processors_own_limits_have_no_effect(folder: Path) -> None:
     change(folder / "preprocessor_config.json", size={"shortest_edge": 1, "longest_edge": 2**20})
     images = spec_of(folder).images
     assert images is not None and images.processor == PROCESSOR
+
+
+def test_a_qwen2_vl_without_a_known_class_is_refused(tmp_path: Path) -> None:
+    """Its words around inputs are not known."""
+    folder = write_gme(tmp_path)
+    change(folder / "config.json", auto_map=None, architectures=["Qwen2VLForConditionalGeneration"])
+    (folder / "modules.json").unlink()
+    assert "GmeQwen2VL (auto_map) are supported" in refusal(folder)

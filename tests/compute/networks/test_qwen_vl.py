@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
 from tests.models import packed_texts
-from tests.qwen_vl import Reference, embedder_text, shown, write_qwen3_vl
+from tests.qwen_vl import GmeReference, Reference, embedder_text, shown, write_gme, write_qwen3_vl
 from tests.towers import media_of
 
 from vectord.checkpoints.checkpoint import open_checkpoint
@@ -137,6 +137,17 @@ def test_reranker_scores_equal_its_script(tmp_path: Path) -> None:
     (query_length, document), *others = texts.parts
     assert {parts[0] for parts in others} == {query_length}
     assert document.kept == len(model.reference.tokenizer("a lazy dog").input_ids)
+
+
+def test_gme_equals_the_steps_of_its_script(tmp_path: Path) -> None:
+    """In its template, with the images resized twice and plain positions; an instruction stays unchanged."""
+    folder, images = write_gme(tmp_path), shown()
+    spec, inputs = spec_of(folder), [["the quick brown fox"], [images[0]], [images[1], "a caption"], [images[2], "x"]]
+    reference = GmeReference(folder)
+    for prompt, system in ((None, "You are a helpful assistant."), ("Find the fox", "Find the fox")):
+        model = Model(spec, inputs, read(spec, inputs, prompt=prompt), reference)
+        expected = np.stack([reference.embed(parts, system) for parts in inputs])
+        np.testing.assert_allclose(run(spec, model.placed(model.rows())), expected, atol=1e-5)
 
 
 def test_each_setting_of_both_sections(tmp_path: Path) -> None:

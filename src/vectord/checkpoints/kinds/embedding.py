@@ -50,7 +50,7 @@ _WIDTHS = dict.fromkeys(
     Harmless("the network's own width is used", lambda value: type(value) is int),
 )
 _ORDER = "Transformer, Pooling, then Dense, LayerNorm and Normalize in any order"
-_LAST = frozenset({"qwen3_vl"})  # by the model's own script
+_LAST = frozenset({"qwen2_vl", "qwen3_vl"})  # by the model's own script
 _QUANTIZER = "FlexibleQuantizer"
 _MATRYOSHKA_LIMIT = 2**16
 _Dimensions = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=_MATRYOSHKA_LIMIT)]

@@ -1,8 +1,9 @@
 """The two networks of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a language model that reads images, and one of images.
 
-reader.py calls `add_networks` for Qwen3-VL's embedders and rerankers, before the facts of the kind. The models' own
-scripts are their reference (github.com/QwenLM/Qwen3-VL-Embedding, src/models): they resize images within limits of
-their own, so those of preprocessor_config.json have no effect. pages.py reads models of pages with the other functions.
+reader.py calls `add_networks` for Qwen3-VL's embedders and rerankers and for GME-Qwen2-VL, before the facts of the
+kind. The models' own scripts are their reference (github.com/QwenLM/Qwen3-VL-Embedding, src/models; GME's
+modeling_gme_qwen2vl.py): they resize images within limits of their own, so those of preprocessor_config.json have no
+effect. pages.py reads models of pages with the other functions.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from msgspec.structs import replace
 from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.fingerprint import fingerprint
-from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
+from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder, is_gme
 from vectord.checkpoints.kinds.scores import find_template
 from vectord.checkpoints.kinds.towers import TOWERS, Limit, image_settings, pixel_settings, refuse_unused
 from vectord.checkpoints.spec import FreeSize, ImageProcessor, ImageText, InputTemplate, ModelSpec, YesNo
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ModelUnavailable
 
-QWEN_VL = "qwen3_vl"
+QWEN_VL = frozenset({"qwen2_vl", "qwen3_vl"})
 MAX_TOKENS = 32_768  # the length that the models are published with; config.json has that of the language model
 BLOCK = 32  # pixels of the side of a block of patches, for which the scripts have their limits
 MIN_BLOCKS, MAX_BLOCKS = 4, 1800
@@ -109,6 +110,11 @@ _EMBEDDER = InputTemplate(
     text=("<|im_start|>system\n{prompt}<|im_end|>\n<|im_start|>user\n{input}<|im_end|>\n<|im_start|>assistant\n"),
     prompt="Represent the user's input.",
 )
+# GME's script puts an image before a text; here they stay in the order given.
+_GME = InputTemplate(text=_EMBEDDER.text + "<|endoftext|>", prompt="You are a helpful assistant.", keeps_prompt=True)
+_GME_MAX_TOKENS, _GME_BLOCKS = 1800, (256, 1280)  # defaults of its config: of an input, and of an image
+_GME_BLOCK = 28  # pixels, for which its script has its limits
+_GME_FIRST = (4 * _GME_BLOCK**2, 16_384 * _GME_BLOCK**2)
 _IMAGE = ImageText(token=ROW, view="<|vision_start|>{rows}<|vision_end|>", alone=False)
 # What older files have in place of text_config, and some files next to it.
 _TEXT_KEYS = (
@@ -130,9 +136,11 @@ _OUTER = ("", "model.", "vlm.", "vlm.model.")
 def add_networks(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     """Return the facts of the language model, with those of its network of images. spec: without sizes."""
     if folder.modules:
-        raise ModelUnavailable(f"{folder.root / 'modules.json'}: not supported for model_type {QWEN_VL}")
+        raise ModelUnavailable(f"{folder.root / 'modules.json'}: not supported for model_type {folder.model_type}")
+    if folder.model_type == "qwen2_vl":
+        return _add_gme(folder, spec)
     judge = find_template(folder)
-    spec = read_networks(folder, spec, folder.config, QWEN_VL, _script_limits)
+    spec = read_networks(folder, spec, folder.config, folder.model_type, _script_limits)
     return replace(
         spec,
         model_type=spec.config["model_type"],
@@ -141,6 +149,35 @@ def add_networks(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         image_text=_IMAGE,
         template=_EMBEDDER if judge is None else _template_of(judge),
         coordinates=3,
+    )
+
+
+def _add_gme(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """The facts of GME-Qwen2-VL. Its class gives texts with images plain positions."""
+    config = folder.config
+    if not is_gme(config):
+        raise ModelUnavailable(
+            f"{config.path}: of model_type qwen2_vl, ColQwen2 (architectures) and GmeQwen2VL (auto_map) are supported"
+        )
+    config = Settings(config.path, {key: value for key, value in config.items() if key != "auto_map"}, config.allowed)
+    least, most = (
+        config.whole(f"{name}_image_tokens", default, most=2**14) * _GME_BLOCK**2
+        for name, default in zip(("min", "max"), _GME_BLOCKS, strict=True)
+    )
+    length = config.whole("max_length", _GME_MAX_TOKENS, most=MAX_TOKENS)
+
+    def limits(settings: Settings, block: int) -> FreeSize:
+        refuse_unused(settings, "min_pixels max_pixels size")
+        return FreeSize(min_pixels=least, max_pixels=most, rounds_to_none=True, before=_GME_FIRST)
+
+    spec = read_networks(folder, spec, config, "qwen2_vl", limits)
+    return replace(
+        spec,
+        model_type=spec.config["model_type"],
+        architecture=spec.config["model_type"],
+        max_tokens=min(spec.max_tokens, length),
+        image_text=_IMAGE,
+        template=_GME,
     )
 
 

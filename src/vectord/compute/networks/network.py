@@ -72,6 +72,7 @@ ARCHITECTURES: Mapping[str, tuple[str, str]] = {
     "nomic_bert": ("nomic_bert", "NomicBert"),
     "qwen2": ("qwen2", "Qwen2"),
     "qwen2_5_vl_vision": ("qwen_vl", "Qwen2_5_VL"),
+    "qwen2_vl_text": ("qwen_vl", "Qwen2VL"),
     "qwen2_vl_vision": ("qwen_vl", "Qwen2VL"),
     "qwen3": ("qwen2", "Qwen3"),
     "qwen3_bidirec": ("qwen2", "Qwen3Bidirectional"),
