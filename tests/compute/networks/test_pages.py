@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +120,27 @@ def test_colpali_of_its_first_library(tmp_path: Path) -> None:
     shown, reference = page_images()[:1], Reference(native)
     found = rows_of(original, [*map(media_of, shown), *QUERIES], exact(spec.images, "dense"), exact(spec, "colbert"))
     for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
+        np.testing.assert_allclose(own, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "facts"),
+    [
+        ("qwen2_vl", {"depth": 2, "num_heads": 4, "mlp_ratio": 3, "hidden_act": "gelu"}),
+        (
+            "qwen2_5_vl",
+            {"depth": 4, "num_heads": 4, "intermediate_size": 20, "window_size": 84, "fullatt_block_indexes": [0, 3]},
+        ),
+    ],
+)
+def test_each_setting_of_images(family: str, facts: dict[str, Any], tmp_path: Path) -> None:
+    """Other layers, heads, sizes, windows and rotations, at once."""
+    rope = {"rope_type": "axial", "rope_theta": 500.0}
+    folder = write_colqwen(tmp_path, family, **facts, rope_parameters=rope)
+    spec, shown = spec_of(folder), page_images()[:2]
+    assert spec.images is not None
+    found = rows_of(folder, [*map(media_of, shown)], exact(spec.images, "dense"), exact(spec, "colbert"))
+    for own, want in zip(found, QwenReference(folder, "transformers").images(shown), strict=True):
         np.testing.assert_allclose(own, want, atol=1e-5)
 
 

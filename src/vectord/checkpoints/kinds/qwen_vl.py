@@ -131,6 +131,11 @@ _HARMLESS = {
 }
 # Beginnings of the names of tensors: see compute/networks/qwen_vl.py.
 _OUTER = ("", "model.", "vlm.", "vlm.model.")
+_BESIDE_IMAGES = (
+    *("embedding_proj_layer.", "custom_text_proj.", *(f"{outer}language_model." for outer in _OUTER)),
+    # Older files have the layers of texts next to `visual`.
+    *(f"{outer}{name}." for outer in _OUTER for name in ("embed_tokens", "layers", "norm", "lm_head")),
+)
 
 
 def add_networks(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
@@ -280,7 +285,7 @@ def _images(
         model_type=model_type,
         architecture=model_type,
         tokenizer=settings.path,
-        others=_beside_images(spec),
+        others=_BESIDE_IMAGES,
         outputs=frozenset({"dense"}),
         hidden_size=(1 + len(taps)) * config.whole("hidden_size", most=WIDTH_LIMIT),
         max_tokens=processor.rows,
@@ -290,14 +295,6 @@ def _images(
         processor=processor,
         coordinates=8 if free.side is not None else None if free.window_blocks is None else 1,
     )
-
-
-def _beside_images(spec: ModelSpec) -> tuple[str, ...]:
-    """Beginnings of the names of all tensors but those of images."""
-    found = [f"{outer}language_model." for outer in _OUTER]
-    # Older files have the layers of texts next to `visual`.
-    found += [f"{outer}{name}" for outer in _OUTER for name in ("embed_tokens.", "layers.", "norm.", "lm_head.")]
-    return (*found, "embedding_proj_layer.", "custom_text_proj.")
 
 
 def _read_processor(
