@@ -97,7 +97,8 @@ class _ArrayWriter:
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, VectordError):
-            return type(value).__name__, value.template, vars(value)
+            known = next(kind.__name__ for kind in type(value).__mro__ if kind.__name__ in ERRORS)
+            return known, value.template, vars(value)
         if isinstance(value, Mapping):
             return dict(value)
         if isinstance(value, Sequence):
