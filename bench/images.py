@@ -35,7 +35,7 @@ from bench.server_process import Server, free_port
 from vectord import Embedder
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
-from vectord.schema import Media, TextOptions
+from vectord.schema import Media, TextOptions, VectorKind
 from vectord.text.images import ImageEncoder, with_pixels
 from vectord.text.sequence import ReadRequest
 
@@ -77,7 +77,7 @@ def _measure(folder: Path, count: int, rounds: int, *, install: bool) -> dict[st
         embedder = stack.enter_context(Embedder(str(folder), offline=True, cache_bytes=0))
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         command = [str(Path(sys.executable).with_name("vectord")), "serve", str(folder), "--port", "{port}"]
-        outputs = "colbert" if of_pages else "dense"
+        outputs: VectorKind = "colbert" if of_pages else "dense"
         path, body = ("/vectord/embed", _body_of_pages) if of_pages else ("/v1/embeddings", _body)
         systems: dict[str, Encode] = {
             "decoding": decode,
@@ -115,8 +115,9 @@ def _reference(folder: Path) -> Mapping[str, Encode]:
 def _reference_of_pages(folder: Path) -> Mapping[str, Encode]:
     import torch  # noqa: PLC0415 - a peer is imported where it runs
 
-    model = transformers.ColModernVBertForRetrieval.from_pretrained(folder).eval()
-    processor = transformers.ColModernVBertProcessor.from_pretrained(folder)
+    model: Any = transformers.ColModernVBertForRetrieval.from_pretrained(folder)
+    model.eval()
+    processor: Any = transformers.ColModernVBertProcessor.from_pretrained(folder)
 
     def encode(files: Sequence[bytes]) -> None:
         for file in files:  # one by one: it would pad the views of each to those of the largest
@@ -233,8 +234,10 @@ def write(folder: Path, name: str) -> Path:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     transformers.set_seed(0)
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1, **{f"w{i}": i + 2 for i in range(WORDS - 2)}}, "<end>"))
-    words.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace()])  # CLIPTokenizerFast requires a list
+    vocabulary = {"<pad>": 0, "<end>": 1, **{f"w{i}": i + 2 for i in range(WORDS - 2)}}
+    # A BPE with a suffix, and a list: transformers' CLIPTokenizerFast, which infinity loads, requires them.
+    words = Tokenizer(models.BPE(vocabulary, [], unk_token="<end>", end_of_word_suffix="</w>", fuse_unk=True))
+    words.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace()])
     words.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
     tokenizer = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<end>", padding_side="right"
