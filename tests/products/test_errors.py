@@ -6,6 +6,7 @@ import json
 
 from tests.dialects import all_dialects
 
+from vectord.checkpoints.pulling import PullFailed
 from vectord.errors import (
     InferenceFailed,
     MethodNotAllowed,
@@ -42,6 +43,8 @@ def instance(kind: type[VectordError]) -> VectordError:
         return kind(MESSAGE, allowed=("GET", "POST"))
     if issubclass(kind, Overloaded):
         return kind(MESSAGE, retry_after_s=2.0)
+    if issubclass(kind, PullFailed):
+        return kind(MESSAGE, failure=MESSAGE)
     return kind(MESSAGE)
 
 
