@@ -14,12 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engine.fakes import sequence_of
 
-from vectord.engine.queue.batch import Batch, Item, Job, unscheduled_batch
+from vectord.engine.queue.batch import Batch, Item, Job
 from vectord.engine.queue.scheduler import (
     BULK_SHARE,
     FILL_SHARE,
-    GATHER_S,
-    GATHER_SHARE,
     INTERACTIVE_WEIGHT,
     LIGHT_CLIENT,
     LIGHT_SHARE,
@@ -463,26 +461,12 @@ def test_the_batch_window_ends_with_time_or_a_full_batch():
     assert scheduler.hold_s(2.000) is None
 
 
-def test_after_a_batch_the_next_one_waits_briefly_for_as_many_requests():
-    """Its clients are about to return; the first of them would have a batch of its own."""
+def test_without_a_batch_window_no_text_waits():
+    """A free stream takes the queued texts immediately."""
     scheduler = queue(max_batch_tokens=BUDGET)
-    for _ in range(3):
-        scheduler.add(item(10), 1.0)
-    scheduler.ended(scheduler.next_batch(1.0), 2.0, seconds=0.1)
-    gather_s = 0.1 * GATHER_SHARE
-    scheduler.add(item(10), 2.001)
-    assert scheduler.next_batch(2.001) is None
-    assert scheduler.hold_s(2.001) == pytest.approx(gather_s - 0.001)
-    scheduler.add(item(10), 2.002)
-    scheduler.add(item(10), 2.003)
-    assert len(scheduler.next_batch(2.003).items) == 3, "all have returned"
-    scheduler.add(item(10), 2.004)
-    assert len(scheduler.next_batch(2.0 + gather_s).items) == 1, "the others do not return"
-    scheduler.ended(unscheduled_batch([item(10)]), 9.0, seconds=99.0)
-    scheduler.add(item(10), 9.0)
-    assert scheduler.hold_s(9.0) == 0.0, "a single request waits for no other"
-    scheduler.ended(unscheduled_batch([item(10), item(10)]), 9.0, seconds=99.0)
-    assert scheduler.hold_s(9.0) == pytest.approx(GATHER_S)
+    scheduler.add(item(10), 1.0)
+    assert scheduler.hold_s(1.0) == 0.0
+    assert scheduler.next_batch(1.0) is not None
 
 
 def test_tokens_ahead_count_the_tokens_served_before():

@@ -22,9 +22,6 @@ batch limits.
 
 A running batch cannot be interrupted, so an interactive text waits for it. While the interactive lane is in use, bulk
 batches have a third of the budget, and bulk texts fill up at most an eighth of a batch with interactive texts.
-
-A client that sends one request after another returns soon after its answer. So after a batch of several requests, the
-next one waits briefly until as many are queued: the first to return would otherwise have a batch of its own.
 Adding, cancelling and taking an item are O(log clients); `tokens_ahead` looks at each client once.
 """
 
@@ -118,11 +115,6 @@ RECENT_S = 1.0  # the interactive lane counts as in use for this long after its 
 BULK_SHARE, FILL_SHARE = 3, 8  # fractions of max_batch_tokens then: a bulk batch, bulk texts in an interactive batch
 BULK_TOKENS = 16_384  # a larger request goes to the bulk lane, unless its key or header names a lane
 INTERACTIVE_WEIGHT = 8.0  # interactive tokens served per bulk token while both lanes wait
-# A batch waits for the clients of the last one, at most for this fraction of that batch's duration and so many seconds.
-# Of the full rate of two streams on which each batch takes as long as 56 further tokens, 8, 16 and 32 clients get 0.76,
-# 0.87 and 0.94 instead of 0.71, 0.81 and 0.95 in a simulation. With a backend that sleeps so long, on a busy machine:
-# 0.72, 0.86 and 0.96 instead of 0.72, 0.83 and 0.96.
-GATHER_SHARE, GATHER_S = 0.05, 0.01
 LIGHT_CLIENT, LIGHT_SHARE = 16, 2  # fractions of max_batch_tokens: a light client's queue, all light texts of a batch
 
 
@@ -175,10 +167,6 @@ class Scheduler:
         self._light_tokens = min(limits.max_batch_tokens for limits in devices) // LIGHT_CLIENT
         self._light: OrderedDict[Flow, None] = OrderedDict()  # flows of light clients, first come first served
         self._passed_over = False  # the last batch had light texts only, and others were queued
-        self._returning, self._gather_until_s = (
-            0,
-            0.0,
-        )  # the requests of the last batch, and how long to wait for others
 
     def add(self, item: Item, now_s: float) -> None:
         if not self._flow_of:
@@ -257,16 +245,9 @@ class Scheduler:
         limits = self._devices[device]
         if self.tokens >= limits.max_batch_tokens or self.texts >= (limits.max_batch_texts or math.inf):
             return 0.0
-        if limits.pipelined:
-            if self.tokens < busy_tokens:
-                return None
-        elif len(self._flow_of) < self._returning and now_s < self._gather_until_s:
-            return self._gather_until_s - now_s
+        if limits.pipelined and self.tokens < busy_tokens:
+            return None
         return max(0.0, self._opened_s + self._batch_window_s - now_s)
-
-    def ended(self, batch: Batch, now_s: float, seconds: float) -> None:
-        """A batch that took so long has been answered."""
-        self._returning, self._gather_until_s = len(batch.items), now_s + min(GATHER_S, GATHER_SHARE * seconds)
 
     def next_batch(
         self, now_s: float, device: int = 0, *, idle_streams: int = 1, busy_streams: int = 0, busy_tokens: int = 0

@@ -239,7 +239,6 @@ class Worker:
             with self._condition:
                 if not self._devices.ended(running):
                     return
-                self._scheduler.ended(running.batch, ended_s, ended_s - running.started_s)
             self._answered(running, replies, ended_s)
             self._housekeeping.run(stream.device.execution.backend.free_memory)
 
