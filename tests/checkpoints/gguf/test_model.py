@@ -74,7 +74,7 @@ def write_jina_v3(folder: Path) -> Path:
     write_tiny(folder, "JinaEmbeddingsV3", hidden_size=64, intermediate_size=96, type_vocab_size=1)
     base = json.loads((folder / "config.json").read_text())["rope_parameters"]["rope_theta"]
     facts = {"model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": base}
-    return change_config(rename(folder, "rotary"), rope_parameters=None, **facts)
+    return change_config(rename(folder), rope_parameters=None, **facts)
 
 
 def jina_v3_states(folder: Path, texts: Texts) -> np.ndarray:
