@@ -10,6 +10,8 @@ from tests.t5gemma2 import Reference, write_t5gemma2
 
 from vectord import Embedder
 from vectord.errors import InputTooLong
+from vectord.library import embedder as library
+from vectord.schema import RerankRequest, RerankResult, TextOptions
 
 LONG = "many birds sing in the morning, " * 99  # beyond 1,024 tokens
 
@@ -43,6 +45,15 @@ def test_scores_equal_the_script(embedder: Embedder, reference: Reference) -> No
 def test_an_instruction_replaces_the_models_own(embedder: Embedder, reference: Reference) -> None:
     (one,) = embedder.rerank("the fox", ["a lazy dog"], instruction="Find a dog.")
     assert one.score == pytest.approx(reference.score("the fox", "a lazy dog", "Find a dog."), abs=1e-4)
+
+
+def test_a_query_that_fits_is_not_reported_as_cut(embedder: Embedder) -> None:
+    """Alone, it may have more tokens than in the body of the template."""
+    for query, is_cut in (("the quick fox", False), (LONG, True)):
+        request = RerankRequest(query=query, passages=["a dog"], text=TextOptions(truncate=True))
+        result = embedder._run(embedder._engine.answer(request, library.CALLER))
+        assert isinstance(result, RerankResult) and result.query is not None
+        assert result.query.truncated == is_cut == bool(result.usage.lengths.truncated)
 
 
 def test_a_long_query_is_cut_at_its_end_or_refused(embedder: Embedder, reference: Reference) -> None:

@@ -91,10 +91,10 @@ class PassageEncoder:
         start = len(self._before) + len(instruction) + len(self._between)
         around = len(self._prefix) + len(self._suffix)
         most = min(self._max_prompt, limit.max_tokens - 1) - around  # of the body
-        text, kept = source.text, len(encoding.ids)
-        if kept > self._max_query:
+        text, count = source.text, len(encoding.ids)
+        if count > self._max_query:
             if not limit.truncate:
-                raise replace(limit, max_tokens=self._max_query).too_long(None, kept)
+                raise replace(limit, max_tokens=self._max_query).too_long(None, count)
             text = text[: encoding.offsets[self._max_query - 1][1]]
         body = f"{self._before}{instruction}{self._between}{text}{self._last}"
         (filled,) = self._plain.encodings([Source(None, body)], specials=False, offsets=True)
@@ -104,7 +104,9 @@ class PassageEncoder:
             raise replace(limit, max_tokens=most + around).too_long(None, len(filled.ids) + around)
         ids = np.array(filled.ids, np.int32)
         ids = np.concatenate((self._prefix, ids[: own.stop - over], ids[own.stop :], self._suffix))
-        return _Prompt(ids, TextLength(kept, len(own) - over, source.characters_cut))
+        # The query alone may have another number of tokens than in the body.
+        seen = len(own) + max(0, count - self._max_query)
+        return _Prompt(ids, TextLength(seen, len(own) - over, source.characters_cut))
 
     def _passage_alone(self, ids: Int32, length: TextLength, index: int | None) -> TokenSequence:
         starts = np.arange(0, len(ids), self._pooled)
