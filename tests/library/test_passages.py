@@ -64,5 +64,5 @@ def test_a_long_query_is_cut_at_its_end_or_refused(embedder: Embedder, reference
     assert one.score == pytest.approx(reference.score(kept, "a dog"), abs=1e-4)
     with pytest.raises(InputTooLong, match=r"query.* must have at most 512 tokens; got"):
         embedder.rerank(LONG, ["a dog"], truncate=False)
-    with pytest.raises(InputTooLong, match=r"passages\[1\].* must have at most 1024 tokens; got"):
+    with pytest.raises(InputTooLong, match=r"documents\[1\].* must have at most 1024 tokens; got"):
         embedder.rerank("a fox", ["a dog", LONG], truncate=False)

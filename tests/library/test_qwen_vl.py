@@ -126,6 +126,13 @@ def test_pairs_of_texts_and_images(tmp_path: Path) -> None:
             assert isinstance(found, RerankResult) and found.logits is not None
             want = [reference.logit(query, document, instruction or INSTRUCTION) for document in documents]
             np.testing.assert_allclose(found.logits, want, atol=1e-4)
+            own = [parts[0] if len(parts) == 1 else parts for parts in (query, *documents)]
+            ranked = reranker.rerank(own[0], own[1:], instruction=instruction)
+            assert all(one.document is own[1 + one.index] for one in ranked)
+            scores = {one.index: one.score for one in ranked}
+            assert scores == pytest.approx(dict(enumerate(1 / (1 + np.exp(-np.array(want))))), abs=1e-4)
+        with pytest.raises(InvalidField, match=r"documents\[1\].* must be a string, not int"):
+            reranker.rerank("a fox", [images[0], 3])
 
 
 def test_messages_of_the_system_are_the_instruction(folder: Path, embedder: Embedder) -> None:

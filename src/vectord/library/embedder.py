@@ -72,6 +72,7 @@ Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
 CALLER = Caller(client="embedder", route="embedder")
+ARGUMENTS = {"inputs": "texts", "passages": "documents"}  # by the requests' fields, for errors
 TEXTS_PER_REQUEST, IMAGES_PER_REQUEST = 256, 16
 CONCURRENT_REQUESTS = 4
 QUANTIZED = ("int8", "uint8", "binary", "ubinary")  # precisions of `encode`
@@ -104,7 +105,7 @@ class Ranked:
 
     index: int  # in the list of documents
     score: float
-    document: str
+    document: Any  # as it was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +314,8 @@ class Embedder:
 
     def rerank(
         self,
-        query: str,
-        documents: Iterable[str],
+        query: Item,
+        documents: Iterable[Item],
         *,
         top_k: int | None = None,
         model: str | None = None,
@@ -324,6 +325,7 @@ class Embedder:
     ) -> list[Ranked]:
         """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared.
 
+        query, documents: for a model that reads images, also those, as `texts` of `embed`, without PDFs.
         model: default: the first reranker, else the first model that embeds.
         method: scores, dense, colbert, sparse or weighted; default: the model's own scores, else its best vectors.
             Scores of a cross-encoder are logits, of dense vectors cosines.
@@ -334,8 +336,8 @@ class Embedder:
 
     async def arerank(
         self,
-        query: str,
-        documents: Iterable[str],
+        query: Item,
+        documents: Iterable[Item],
         *,
         top_k: int | None = None,
         model: str | None = None,
@@ -501,41 +503,46 @@ class Embedder:
         found = _joined(await together([part(start) for start in starts]), starts, request)
         return dataclasses.replace(found, pages=rows) if any(row.page for row in rows) else found
 
-    async def _answer(self, request: ClassifyRequest | TokenizeRequest) -> Result:
+    async def _answer(self, request: ClassifyRequest | RerankRequest | TokenizeRequest) -> Result:
         try:
             return await self._engine.answer(request, CALLER)
         except VectordError as error:
-            if error.field != "inputs":
+            if error.field not in ARGUMENTS:
                 raise
-            raise error.at(field="texts", index=error.index) from error.__cause__
+            raise error.at(field=ARGUMENTS[error.field], index=error.index) from error.__cause__
 
     async def _rerank(
         self,
-        query: str,
-        documents: Iterable[str],
+        query: Item,
+        documents: Iterable[Item],
         top_k: int | None,
         model: str | None,
         method: RerankMethod | None,
         truncate: bool,
         instruction: str | None,
     ) -> list[Ranked]:
-        _check_string(query, "query")
-        documents = _strings(documents, "documents")
+        _check_item(query, "query")
+        listed, is_one = _items(documents, "documents")
+        if is_one:
+            listed = [*_strings(documents, "documents")]  # which raises
         if top_k is not None and top_k < 0:
             raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
-        if not documents:
+        if not listed:
             return []
+        given: list[Any] = [query, *listed]
+        if not all(isinstance(item, str) for item in given):
+            given = await asyncio.to_thread(lambda: [_read(item) for item in given])
         request = RerankRequest(
-            query=query,
-            passages=documents,
+            query=given[0],
+            passages=given[1:],
             model=model,
             method=method,
             text=TextOptions(truncate=truncate),
             instruction=instruction,
         )
-        result = cast("RerankResult", await self._engine.answer(request, CALLER))
+        result = cast("RerankResult", await self._answer(request))
         best = best_first(result.scores, result.logits)[:top_k].tolist()
-        return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
+        return [Ranked(i, float(result.scores[i]), listed[i]) for i in best]
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._finalizer.alive or not self._thread.is_alive():
@@ -621,22 +628,27 @@ def _strings(texts: object, name: str) -> list[str]:
 
 def _items(given: object, name: str) -> tuple[list[Item], bool]:
     """Texts and images as a list, and whether a single one was given. Images are not read yet."""
-    image = getattr(sys.modules.get("PIL.Image"), "Image", Path)
-    if isinstance(given, (str, bytes, Path, image)):
+    if isinstance(given, (str, *_images())):
         return [given], True
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         return [*_strings(given, name)], False  # which raises
     listed = given if isinstance(given, list) else list(given)
     for index, item in enumerate(listed):
-        parts = (
-            item
-            if isinstance(item, list | tuple) and any(isinstance(x, (bytes, Path, image)) for x in item)
-            else [item]
-        )
-        for part in parts:
-            if not isinstance(part, (bytes, Path, image)):
-                _check_string(part, name, index)
+        _check_item(item, name, index)
     return listed, False
+
+
+def _check_item(item: object, name: str, index: int | None = None) -> None:
+    images = _images()
+    has_parts = isinstance(item, list | tuple) and any(isinstance(part, images) for part in item)
+    for part in cast("Sequence[object]", item) if has_parts else [item]:
+        if not isinstance(part, images):
+            _check_string(part, name, index)
+
+
+def _images() -> tuple[type, ...]:
+    """The types of images."""
+    return bytes, Path, getattr(sys.modules.get("PIL.Image"), "Image", Path)
 
 
 def rows_of(items: Sequence[Item]) -> list[InputPage]:

@@ -1,6 +1,6 @@
 """/vectord/rerank, /vectord/classify and /vectord/similarity."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -8,7 +8,9 @@ from msgspec import UNSET, UnsetType
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
+from vectord.products.common.fields import about
 from vectord.products.common.inputs import read_chunks
+from vectord.products.common.media import read_image
 from vectord.products.common.ranking import ScoredLabel, best_labels, best_passages
 from vectord.products.vectord.fields import (
     ChunkFields,
@@ -26,6 +28,7 @@ from vectord.products.vectord.fields import (
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
+    Item,
     RerankMethod,
     RerankRequest,
     RerankResult,
@@ -34,6 +37,7 @@ from vectord.schema import (
     SimilarityResult,
     Span,
     TextLength,
+    item_of,
 )
 
 ROUTES = Routes()
@@ -50,9 +54,22 @@ class WeightFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     colbert: FusionWeight = 0.0
 
 
+class ImageItem(msgspec.Struct, forbid_unknown_fields=True):
+    image: Annotated[str, about("a data URI, or base64")]
+
+
+RankedInput: TypeAlias = str | ImageItem | Annotated[list[str | ImageItem], msgspec.Meta(min_length=1)]
+
+
+def read_ranked(value: RankedInput, field: str, index: int | None = None) -> Item:
+    """Raises InvalidField."""
+    parts = value if isinstance(value, list) else [value]
+    return item_of([part if isinstance(part, str) else read_image(part.image, field, index) for part in parts])
+
+
 class RerankBody(TextFields, kw_only=True):
-    query: str
-    passages: list[str]
+    query: Annotated[RankedInput, about("a text, an object with an `image`, or a list of texts and images")]
+    passages: Annotated[list[RankedInput], about("the same")]
     method: RerankMethod | None = None  # null: the model's own scores, else its best vectors
     weights: WeightFields | None = None  # method weighted; null: equal weights
     scores: Literal["model", "raw", "probability"] | None = None  # null: model; the others select the method scores
@@ -67,7 +84,7 @@ class RankedPassage(msgspec.Struct):
     score: float
     logit: float | UnsetType = UNSET  # of a score that an activation function made of it; orders equal scores
     span: Span | UnsetType = UNSET  # the chunk with this score, in characters
-    passage: str | UnsetType = UNSET
+    passage: RankedInput | UnsetType = UNSET  # as it was sent
 
 
 class WarningAnswer(msgspec.Struct):
@@ -108,8 +125,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         if method != "scores":
             raise InvalidField("{field} is for the method 'scores'; others have one kind of score.", field="scores")
     request = RerankRequest(
-        query=body.query,
-        passages=body.passages,
+        query=read_ranked(body.query, "query"),
+        passages=[read_ranked(passage, "passages", index) for index, passage in enumerate(body.passages)],
         model=body.model or None,
         text=text_options(body),
         method=method,
