@@ -12,7 +12,7 @@ added columns:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,16 @@ class ArrowFormat(FileFormat):
             ]
             return pa.table(columns, schema=self._schema)
 
+        held: list[Any] = []  # tables that become one row group
         with self.open(whole) as writer:
-            for table in _row_groups(conformed(table) for part in parts for table in self._tables(part)):
-                writer.write_table(table)
+            for table in (table for part in parts for table in self._tables(part)):
+                held.append(conformed(table))
+                rows, size = sum(each.num_rows for each in held), sum(each.nbytes for each in held)
+                if size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
+                    writer.write_table(pa.concat_tables(held))
+                    held = []
+            if held:
+                writer.write_table(pa.concat_tables(held))
 
     def _table(self, rows: Sequence[EmbeddedRows]) -> Any:
         columns = [one.rows.columns for one in rows]
@@ -154,19 +161,6 @@ class ArrowFormat(FileFormat):
                 batches = pa.ipc.open_stream(file)
             for batch in batches:
                 yield pa.Table.from_batches([batch])
-
-
-def _row_groups(tables: Iterable[Any]) -> Iterator[Any]:
-    """Join tables, each to the size of one row group."""
-    held: list[Any] = []
-    for table in tables:
-        held.append(table)
-        rows, size = sum(each.num_rows for each in held), sum(each.nbytes for each in held)
-        if size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)
 
 
 def sparse_column(vectors: Sequence[Sparse | None]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from mmap import mmap
@@ -97,7 +97,12 @@ class DatabaseOutput(BulkOutput):
             raise ConfigError(f"--id-column: IN has no column {self._id!r}")
         added = {self._job.name_of(kind): [""] for kind in (*self._job.kinds, *self._error_column)}
         chunks: dict[str, Sequence[Any]] = {self._job.name_of(name): [0] for name in self._job.chunk_columns}
-        self._check_chunks(columns)
+        stored = set(self._stored_columns()).difference(columns)
+        has_chunks = stored.issuperset(map(self._job.name_of, CHUNK_COLUMNS))
+        # Entries of an earlier job that are chunks, if those of this one are not, or the reverse: it replaces none.
+        if self._fingerprint_name in stored and has_chunks != (self._job.chunk is not None):
+            content = "chunks; set --chunk" if has_chunks else "whole texts; leave out --chunk"
+            raise ConfigError(f"OUT: {self.name} has {content}, or name a new one")
         self._add_columns({self._id: [UUID(int=0)], **columns, **chunks, **added, self._fingerprint_name: [""]})
         return rows
 
@@ -196,15 +201,6 @@ class DatabaseOutput(BulkOutput):
                 )
             id_ = f"{id_}#{text.page}"
         return RowKey(id_, hashlib.blake2b(self._salt + encoded, digest_size=16).hexdigest())
-
-    def _check_chunks(self, columns: Collection[str]) -> None:
-        """Raises ConfigError if the entries of an earlier job are chunks and those of this one are not, or the reverse:
-        it would replace none of them."""
-        stored = set(self._stored_columns()).difference(columns)
-        has_chunks = stored.issuperset(map(self._job.name_of, CHUNK_COLUMNS))
-        if self._fingerprint_name in stored and has_chunks != (self._job.chunk is not None):
-            content = "chunks; set --chunk" if has_chunks else "whole texts; leave out --chunk"
-            raise ConfigError(f"OUT: {self.name} has {content}, or name a new one")
 
     @abstractmethod
     def _stored_columns(self) -> Iterable[str]:

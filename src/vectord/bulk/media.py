@@ -66,7 +66,14 @@ def _by_page(rows: Rows, column: str) -> Rows:
     places: list[int] = []
     texts: list[RowInput] = []
     for place, text in enumerate(rows.texts):
-        pages = _pages(text) if isinstance(text, Media) and text.has_pages else [text]
+        pages: Sequence[RowInput] = [text]
+        if isinstance(text, Media) and text.has_pages:
+            try:
+                pages = pages_of(text)
+            except InvalidRequest as error:
+                pages = [InvalidText(error_of_row(error))]
+            except VectordError as error:  # a package is missing
+                raise BulkFailed(error.message) from None
         places += [place] * len(pages)
         texts += pages
     numbers = [text.page or 1 if isinstance(text, Media) else 1 for text in texts]
@@ -81,12 +88,3 @@ def _by_page(rows: Rows, column: str) -> Rows:
         columns = with_column(columns, column, numbers)
     size_bytes = rows.size_bytes + sum(len(text.data) for text in rows.texts if isinstance(text, Media))
     return replace(rows, texts=texts, columns=columns, size_bytes=size_bytes)
-
-
-def _pages(media: Media) -> Sequence[RowInput]:
-    try:
-        return pages_of(media)
-    except InvalidRequest as error:
-        return [InvalidText(error_of_row(error))]
-    except VectordError as error:  # a package is missing
-        raise BulkFailed(error.message) from None

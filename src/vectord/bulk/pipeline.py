@@ -194,7 +194,19 @@ class Pipeline:
         divider = Divider(self._job, frozenset(finished), self._request.rows)
         writer = PartWriter(self._job, self._output, manifest.space, self._retrying.call)
         self._started_s = time.monotonic()
-        await self._embed_all(divider, writer)
+        submitting = asyncio.create_task(self._submit(divider))
+        try:
+            await self._collect(divider, writer)
+            await submitting
+            await writer.finish()
+        finally:
+            tasks: list[asyncio.Task[Any]] = [submitting]
+            while not self._submitted.empty():
+                if (item := self._submitted.get_nowait()) is not None:
+                    tasks.append(item[1])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         seconds = time.monotonic() - self._started_s
         missing = await self._in_thread(lambda: self._output.complete(divider.parts))
         return Summary(
@@ -213,21 +225,6 @@ class Pipeline:
             missing=missing,
             resumed_from=divider.finished_rows,
         )
-
-    async def _embed_all(self, divider: Divider, writer: PartWriter) -> None:
-        submitting = asyncio.create_task(self._submit(divider))
-        try:
-            await self._collect(divider, writer)
-            await submitting
-            await writer.finish()
-        finally:
-            tasks: list[asyncio.Task[Any]] = [submitting]
-            while not self._submitted.empty():
-                if (item := self._submitted.get_nowait()) is not None:
-                    tasks.append(item[1])
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- rows to requests -------------------------------------------------------------------------------------
 

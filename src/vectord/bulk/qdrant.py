@@ -171,13 +171,13 @@ def _encoded_point(entry: StoredRow, stored: Mapping[int | str, Any]) -> bytes:
     """stored: points by their id, whose other vectors and fields are kept."""
     id_ = _point_id(entry.id, entry.chunk)
     kept = stored.get(id_, {})
-    vectors = {name: _vector(one) for name, one in entry.vectors.items() if one is not None}
-    encoded = orjson.dumps((kept.get("vector") or {}) | vectors, option=orjson.OPT_SERIALIZE_NUMPY)
+    vectors = {**(kept.get("vector") or {})}
+    for name, vector in entry.vectors.items():
+        if isinstance(vector, np.ndarray):
+            dtype = vector.dtype if vector.dtype == np.uint8 else np.float32
+            vectors[name] = np.ascontiguousarray(vector, dtype)
+        elif vector is not None:
+            vectors[name] = {"indices": vector.indices, "values": vector.values}
+    encoded = orjson.dumps(vectors, option=orjson.OPT_SERIALIZE_NUMPY)
     payload = msgspec.json.encode((kept.get("payload") or {}) | entry.columns, enc_hook=str)
     return b'{"id":%b,"vector":%b,"payload":%b}' % (orjson.dumps(id_), encoded, payload)
-
-
-def _vector(vector: Any) -> Any:
-    if isinstance(vector, np.ndarray):
-        return np.ascontiguousarray(vector, vector.dtype if vector.dtype == np.uint8 else np.float32)
-    return {"indices": vector.indices, "values": vector.values}
