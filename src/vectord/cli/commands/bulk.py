@@ -148,20 +148,15 @@ async def _embed(pipeline: Pipeline, source: InputSource, options: SimpleNamespa
 
             engine = await stack.enter_async_context(running_engine(config, before_loading=check))
             embedder = EngineEmbedder(engine, job)
-        _stop_on_signals(pipeline)
+        loop = asyncio.get_running_loop()
+
+        def stop(number: signal.Signals) -> None:
+            loop.remove_signal_handler(number)  # so that the second one terminates the process
+            pipeline.stop(number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
         return await pipeline.run(embedder, progress, options.patience_s)
-
-
-def _stop_on_signals(pipeline: Pipeline) -> None:
-    """The first signal ends the job; the second one terminates the process."""
-    loop = asyncio.get_running_loop()
-
-    def stop(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
-        pipeline.stop(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
 
 
 def _progress(source: InputSource, options: SimpleNamespace) -> JobProgress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.tools.doctor.against import Comparison
-    from vectord.tools.doctor.references import Finding
     from vectord.tools.doctor.self_test import SelfTest
     from vectord.tools.probe import ProbedServer
 
@@ -156,10 +155,17 @@ def _server_here(
 
 
 def _test_server(server: ProbedServer, model: str | None, *, as_json: bool) -> int:
+    from rich.text import Text  # noqa: PLC0415
+
     from vectord.tools.doctor.server import test_server  # noqa: PLC0415
 
-    found = test_server(server, model)
-    findings = list(found if as_json else _print_each(found))
+    terminal, findings = console(), []
+    for finding in test_server(server, model):
+        findings.append(finding)
+        if not as_json:  # each as soon as its test ends
+            why = f"  {printable(finding.why)}" if finding.why else ""
+            verdict = (f"{finding.verdict:11}", _STYLES[finding.verdict])
+            terminal.print(Text.assemble(verdict, f"  {printable(finding.name)}{why}"), soft_wrap=True)
     counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in _STYLES}
     if as_json:
         named = {verdict.replace(" ", "_"): count for verdict, count in counts.items()}
@@ -170,18 +176,6 @@ def _test_server(server: ProbedServer, model: str | None, *, as_json: bool) -> i
 
 
 _STYLES = {"passed": "green", "failed": "bold red", "not offered": "dim"}
-
-
-def _print_each(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings, and print each as soon as its test ends."""
-    from rich.text import Text  # noqa: PLC0415
-
-    terminal = console()
-    for finding in findings:
-        yield finding
-        why = f"  {printable(finding.why)}" if finding.why else ""
-        verdict = (f"{finding.verdict:11}", _STYLES[finding.verdict])
-        terminal.print(Text.assemble(verdict, f"  {printable(finding.name)}{why}"), soft_wrap=True)
 
 
 # --- this machine ---------------------------------------------------------------------------------------------

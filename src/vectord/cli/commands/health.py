@@ -40,7 +40,17 @@ Examples:
 )
 @pass_command_line
 def command(line: CommandLine, of_process: int | None) -> int:
-    config = load_settings(line if of_process is None else _line_of(of_process)).config.server
+    if of_process is not None:
+        from vectord.cli.commands.serve import command as serve  # noqa: PLC0415
+
+        try:
+            words = Path(f"/proc/{of_process}/cmdline").read_text().removesuffix("\0").split("\0")
+        except OSError:
+            words = []
+        # Without options if the process is not a server, or cannot be read.
+        options = words[words.index("serve") + 1 :] if "serve" in words else []
+        line = serve.make_context("serve", options).ensure_object(CommandLine)
+    config = load_settings(line).config.server
     url = f"{own_url(config)}/health/ready"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=trusted_certificate(config)):  # noqa: S310 - our own URL
@@ -56,17 +66,3 @@ def command(line: CommandLine, of_process: int | None) -> int:
             reason += "; no server runs there, or it has other settings (--port, --host, TLS)"
     click.echo(f"vectord: {url}: {reason}", file=sys.stderr)
     return ExitCode.FAILED
-
-
-def _line_of(process: int) -> CommandLine:
-    """The options after `serve`; none if the process is not a server, or cannot be read."""
-    from vectord.cli.commands.serve import command as serve  # noqa: PLC0415
-
-    try:
-        words = Path(f"/proc/{process}/cmdline").read_text().removesuffix("\0").split("\0")
-    except OSError:
-        words = []
-    options = words[words.index("serve") + 1 :] if "serve" in words else []
-    line = serve.make_context("serve", options).ensure_object(CommandLine)
-    assert isinstance(line, CommandLine)
-    return line
