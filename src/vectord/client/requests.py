@@ -87,7 +87,15 @@ class RequestPart:
         try:
             return _encode({**self.template.body, self.template.key: [*map(_sent, self.items)]})
         except UnicodeEncodeError:
-            raise self._half_surrogate() from None
+            error = BadRequest("half of a surrogate pair cannot be sent as text.")
+        for index, item in enumerate(self.items, self.start):
+            try:
+                _encode(_sent(item))
+            except UnicodeEncodeError:
+                error = BadRequest(f"`{self.template.key}[{index}]`: half of a surrogate pair cannot be sent as text.")
+                error.field, error.index = self.template.key, index
+                break
+        raise error
 
     def place(self, error: BadRequest) -> None:
         """Make an error about one of these items refer to the caller's list instead of this request."""
@@ -99,16 +107,6 @@ class RequestPart:
         message = message.replace(f"`{key}[{error.index}]", f"`{key}[{index}]")
         error.args = (message.replace(f"`{key}`", f"`{key}[{index}]`"),)
         error.index = index
-
-    def _half_surrogate(self) -> BadRequest:
-        for index, item in enumerate(self.items, self.start):
-            try:
-                _encode(_sent(item))
-            except UnicodeEncodeError:
-                error = BadRequest(f"`{self.template.key}[{index}]`: half of a surrogate pair cannot be sent as text.")
-                error.field, error.index = self.template.key, index
-                return error
-        return BadRequest("half of a surrogate pair cannot be sent as text.")
 
 
 def split(
