@@ -78,6 +78,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._writable.set()
         self._buffer = bytearray(READ_BYTES)
         self._large: bytearray | None = None  # the body of a larger frame while it is read
+        self._head: FrameHeader  # of the large frame
         self._filled = 0  # bytes in the buffer that is read into
 
     def send(self, kind: FrameKind, number: int, content: Sequence[Buffer]) -> None:
@@ -120,15 +121,13 @@ class FrameConnection(asyncio.BufferedProtocol):
         return memoryview(self._buffer if self._large is None else self._large)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._filled += nbytes
-        if self._large is None:
-            self._take_frames()
-        elif self._filled == len(self._large):
-            body, self._large, self._filled = self._large, None, 0
-            self._deliver(self._head, memoryview(body))
-
-    def _take_frames(self) -> None:
         """Deliver every complete frame of the buffer. The start of a large frame moves to a buffer of its own."""
+        self._filled += nbytes
+        if self._large is not None:
+            if self._filled == len(self._large):
+                body, self._large, self._filled = memoryview(self._large), None, 0
+                self._deliver(self._head, body)
+            return
         view, at = memoryview(self._buffer), 0
         while self._filled - at >= HEAD.size:
             head = read_head(view, at)
