@@ -41,7 +41,13 @@ class Profile:
     def settings(self) -> tuple[Setting, ...]:
         """Every setting that counts under this profile, with all its names."""
         every = {setting.name: setting for setting in SETTINGS}
-        own = {name: _of_product(name, declared) for name, declared in self.own.items()}
+        own = {}
+        for name, fields in self.own.items():
+            declaration = Declaration(meaning=fields["meaning"], limits=tuple(fields["limits"]))
+            default = fields.get("default")
+            own[name] = make_setting(
+                declaration, section=PRODUCT, name=name, type=int, optional=default is None, default=default
+            )
         for name in (*self.names, *own):
             setting = own.get(name) or every.get(name) or OF_PROFILES[name]
             every[name] = self._named(setting, self.names.get(name, {}))
@@ -76,12 +82,6 @@ class Profile:
             repeated=frozenset(option for option, variable in options.items() if variable in self.repeated),
             lenient=frozenset((*own, *names) if is_lenient else ()),
         )
-
-
-def _of_product(name: str, declared: Mapping[str, Any]) -> Setting:
-    declaration = Declaration(meaning=declared["meaning"], limits=tuple(declared["limits"]))
-    default = declared.get("default")
-    return make_setting(declaration, section=PRODUCT, name=name, type=int, optional=default is None, default=default)
 
 
 def make_profile(name: str, profiles: Profiles) -> Profile:

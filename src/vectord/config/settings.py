@@ -74,8 +74,15 @@ class Setting(Declaration):
             return self._listed(re.split("[,;]", text))
         if not text and self.optional:
             return None
+        if self.type is bool:
+            if text.lower() not in TRUE | FALSE:
+                raise BadValue(self.expected)
+            return text.lower() in TRUE
+        # int() also takes other scripts' digits.
+        if not text or (self.type is int and not re.fullmatch(r"[+-]?[0-9_]{1,20}", text)):
+            raise BadValue(self.expected)
         try:
-            return self._checked(self._converted(text))
+            return self._checked(self.type(text))
         except ValueError:
             raise BadValue(self.expected) from None
 
@@ -90,18 +97,6 @@ class Setting(Declaration):
         if type(value) is not self.type:
             raise BadValue(self.expected)
         return self._checked(value)
-
-    def _converted(self, text: str) -> Any:
-        """Raises ValueError."""
-        if self.type is bool:
-            if text.lower() not in TRUE | FALSE:
-                raise ValueError
-            return text.lower() in TRUE
-        if self.type is int and not re.fullmatch(r"[+-]?[0-9_]{1,20}", text):
-            raise ValueError  # int() also takes other scripts' digits
-        if not text:
-            raise ValueError
-        return self.type(text)
 
     def _listed(self, items: list[str]) -> tuple[str, ...]:
         kept = tuple(item.strip() for item in items if item.strip())

@@ -131,7 +131,7 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     )
     if not any({"hf_home", "hub_cache"} & layer.keys() for layer in layers):
         notes += _unwritable_home(profile)
-    config, origins = _merged(_without_outranked(layers), profile)
+    config, origins = _merged(layers, profile)
     for setting in known:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
             raise ConfigError(
@@ -208,16 +208,13 @@ def _unused(
 _OUTRANKED = {"hf_home": "hub_cache", "forward_timeout_s": "gpu_forward_timeout_s"}
 
 
-def _without_outranked(layers: Sequence[Layer]) -> Sequence[Layer]:
-    """Drop the second setting of _OUTRANKED from the layers after the first one with the first setting."""
+def _merged(layers: Sequence[Layer], profile: Profile) -> tuple[Config, Mapping[str, Origin]]:
+    """Each setting from the first layer that has it. The second one of a pair in _OUTRANKED counts only up to the first
+    layer with the first one."""
     for outranks, name in _OUTRANKED.items():
         first = next((place for place, layer in enumerate(layers) if outranks in layer), len(layers))
         later = [{key: value for key, value in layer.items() if key != name} for layer in layers[first + 1 :]]
         layers = [*layers[: first + 1], *later]
-    return layers
-
-
-def _merged(layers: Sequence[Layer], profile: Profile) -> tuple[Config, Mapping[str, Origin]]:
     values: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, PRODUCT)}
     origins: dict[str, Origin] = {}
     every = {setting.name: setting for setting in (*SETTINGS, *OF_PROFILES.values(), *profile.settings)}
