@@ -89,7 +89,16 @@ class Metrics:
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         in_open_metrics = "application/openmetrics-text" in accept
         async with self._writing:
-            self._look()
+            self._process.read()
+            for name in self._keys():
+                self.own.expect_key(name)
+            if self._gauges is not None:
+                gauges = self._gauges()
+                sizes = {self._label(name): size for name, size in gauges.memory_bytes.items()}
+                models = self._shown(self._models())
+                snapshot = Snapshot(replace(gauges, memory_bytes=sizes), models, self.own.busy_share())
+                for families in self._families:
+                    families.look(snapshot)
             texts = []
             for families in (self._process, *self._families):
                 for instrument in families.instruments():
@@ -120,18 +129,6 @@ class Metrics:
     def _record(self) -> None:
         if (figures := self.figures("live")) is not None:
             self.activity.record(figures)
-
-    def _look(self) -> None:
-        self._process.read()
-        for name in self._keys():
-            self.own.expect_key(name)
-        if self._gauges is None:
-            return
-        gauges = self._gauges()
-        gauges = replace(gauges, memory_bytes={self._label(name): size for name, size in gauges.memory_bytes.items()})
-        snapshot = Snapshot(gauges, self._shown(self._models()), self.own.busy_share())
-        for families in self._families:
-            families.look(snapshot)
 
     def _shown(self, models: Sequence[ModelInfo]) -> Sequence[ModelInfo]:
         return [replace(model, name=self._label(model.name)) for model in models]
@@ -187,10 +184,31 @@ class Activity:
         }
 
     def record(self, figures: Figures) -> None:
-        """Add a step to the history. figures: of ServerMetrics, with `sums`; called every STEP_S."""
-        if self._last is not None:
-            self._steps.append(_step(self._last, figures))
-        self._last = figures
+        """Add a step to the history: the differences from the last figures, and the present sizes.
+
+        figures: of ServerMetrics, with `sums`; called every STEP_S. console/history.js makes the same steps.
+        """
+        old, self._last = self._last, figures
+        if old is None:
+            return
+        counts = _difference(figures["latency"]["counts"], old["latency"]["counts"])
+        errors = {name: count - old["errors_by"].get(name, 0) for name, count in figures["errors_by"].items()}
+        models = {name: _difference(sums, old["models"].get(name, ())) for name, sums in figures["models"].items()}
+        step = {
+            "ended_unix_s": round(figures["unix_s"], 1),
+            "seconds": round(figures["clock_s"] - old["clock_s"], 3),
+            **{name: round(figures[name] - old[name], 3) for name in _SUMS},
+            "counts": counts if any(counts) else [],
+            "cache_hits": figures["cache"]["hits"] - old["cache"]["hits"],
+            "cache_misses": figures["cache"]["misses"] - old["cache"]["misses"],
+            "wait_s": round(figures["wait_s"], 3),
+            "saturation": round(figures["saturation"], 3),
+            "memory": figures["memory"],
+            "devices": {name: device["used_bytes"] for name, device in figures["devices"].items()},
+            "errors_by": {name: count for name, count in errors.items() if count},
+            "models": {name: sums for name, sums in models.items() if any(sums)},
+        }
+        self._steps.append(step)
 
     def history(self) -> dict[str, Any]:
         return {"step_s": STEP_S, "steps": list(self._steps), "last": self._last}
@@ -216,27 +234,6 @@ class Activity:
 
 
 _SUMS = ("requests", "errors", "texts", "tokens", "run_tokens", "forwards", "forward_fill", "waits", "waited_s")
-
-
-def _step(old: Figures, new: Figures) -> dict[str, Any]:
-    """The differences of two figures, and the present sizes of the second. console/history.js makes the same."""
-    counts = _difference(new["latency"]["counts"], old["latency"]["counts"])
-    errors = {name: count - old["errors_by"].get(name, 0) for name, count in new["errors_by"].items()}
-    models = {name: _difference(sums, old["models"].get(name, ())) for name, sums in new["models"].items()}
-    return {
-        "ended_unix_s": round(new["unix_s"], 1),
-        "seconds": round(new["clock_s"] - old["clock_s"], 3),
-        **{name: round(new[name] - old[name], 3) for name in _SUMS},
-        "counts": counts if any(counts) else [],
-        "cache_hits": new["cache"]["hits"] - old["cache"]["hits"],
-        "cache_misses": new["cache"]["misses"] - old["cache"]["misses"],
-        "wait_s": round(new["wait_s"], 3),
-        "saturation": round(new["saturation"], 3),
-        "memory": new["memory"],
-        "devices": {name: device["used_bytes"] for name, device in new["devices"].items()},
-        "errors_by": {name: count for name, count in errors.items() if count},
-        "models": {name: sums for name, sums in models.items() if any(sums)},
-    }
 
 
 def _difference(new: Sequence[int], old: Sequence[int]) -> list[int]:
