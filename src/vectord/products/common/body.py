@@ -66,19 +66,15 @@ def fault_of(error: Exception, body: Content) -> InvalidRequest:
     """
     if isinstance(error, msgspec.ValidationError):
         return _wrong_type(str(error))
-    if isinstance(error, msgspec.MsgspecError):
-        return _malformed(str(error), body)
     if isinstance(error, UnicodeDecodeError):
         return MalformedBody("The request body is not valid UTF-8.")
-    return MalformedBody("The request body is nested too deeply.")
-
-
-def _malformed(sentence: str, body: Content) -> MalformedBody:
+    if not isinstance(error, msgspec.MsgspecError):
+        return MalformedBody("The request body is nested too deeply.")
     if not body:
         return MalformedBody("The request body is not valid JSON: it is empty.")
-    if sentence == "Input data was truncated":  # also for "\ud800" near the end
+    if str(error) == "Input data was truncated":  # also for "\ud800" near the end
         return MalformedBody("The request body is not valid JSON: it is cut off, or ends in half a surrogate pair.")
-    if match := _SYNTAX.match(sentence):
+    if match := _SYNTAX.match(str(error)):
         template = "The request body is not valid JSON: {fault} at byte {byte}."
         return MalformedBody(template, fault=match["fault"], byte=match["byte"])
     return MalformedBody("The request body is not valid JSON.")

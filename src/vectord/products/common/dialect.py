@@ -138,7 +138,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def required(self) -> frozenset[str]:
         """The keys that every body has."""
-        return _required_keys(self.body)
+        fields = () if self.body is None else msgspec.structs.fields(self.body)
+        return frozenset(field.encode_name for field in fields if field.required)
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -162,12 +163,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if len(objects) > 1:
             return kinds
         return () if self.answer is None else (self.answer,)
-
-
-@cache
-def _required_keys(body: type[msgspec.Struct] | None) -> frozenset[str]:
-    fields = () if body is None else msgspec.structs.fields(body)
-    return frozenset(field.encode_name for field in fields if field.required)
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -32,18 +32,15 @@ def profiles() -> Mapping[str, Mapping[str, Any]]:
     for path in _PRODUCTS.glob("*/profile.toml"):
         tables = tomllib.loads(path.read_text("utf-8"))
         name = tables.pop("name", path.parent.name.replace("_", "-"))
-        found[name] = _fields(tables)
+        values = {section: tables.pop(section) for section in _SECTIONS if section in tables}
+        if first := tables.pop("dialects", None):
+            order = [*first, *(product for product in ORDER if product not in first)]
+            values["server"] = {"imitates": first[0], "dialects": order, **values.get("server", {})}
+        names = {setting: _names(setting, text, values) for setting, text in tables.pop("names", {}).items()}
+        instead = {option: text for text, options in tables.pop("instead", {}).items() for option in options.split()}
+        own = tables.pop("settings", {})
+        found[name] = {"values": values, "names": names, "own": own, "instead": instead, **tables}
     return dict(sorted(found.items()))
-
-
-def _fields(tables: dict[str, Any]) -> Mapping[str, Any]:
-    values = {section: tables.pop(section) for section in _SECTIONS if section in tables}
-    if first := tables.pop("dialects", None):
-        order = [*first, *(product for product in ORDER if product not in first)]
-        values["server"] = {"imitates": first[0], "dialects": order, **values.get("server", {})}
-    names = {setting: _names(setting, text, values) for setting, text in tables.pop("names", {}).items()}
-    instead = {option: text for text, options in tables.pop("instead", {}).items() for option in options.split()}
-    return {"values": values, "names": names, "own": tables.pop("settings", {}), "instead": instead, **tables}
 
 
 def _names(setting: str, text: str, values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, object]:

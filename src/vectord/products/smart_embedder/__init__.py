@@ -4,7 +4,7 @@ Texts are always truncated, from the end. The product has no `model`: see `reque
 families, the keys of /health and the log lines.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -390,24 +390,22 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     raw = normalize is not True if reranker is None or reranker.labels else None
 
     def render(result: RerankResult) -> Rendered:
+        warnings = []
+        if result.query.truncated:
+            warnings.append(_warning("query_truncated", "query", None, result.model, result.query, result.query.kept))
+        for index in result.passages.truncated:
+            length = result.passages[index]
+            warnings.append(_warning("passage_truncated", "passages", index, result.model, length, length.kept))
         ranks = best_passages(result)
         return json_answer(
             results=[{"index": index, "passage": body.passages[index], "score": score} for index, score in ranks],
             model_name=result.model,
             processing_time_ms=_ms(result.usage.timings),
-            warnings=list(_rerank_warnings(result)),
+            warnings=warnings,
         )
 
     request = RerankRequest(query=body.query, passages=body.passages, model=name, text=TRUNCATED, raw=raw)
     return Call(with_fields(request, body), render)
-
-
-def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
-    if result.query.truncated:
-        yield _warning("query_truncated", "query", None, result.model, result.query, result.query.kept)
-    for index in result.passages.truncated:
-        length = result.passages[index]
-        yield _warning("passage_truncated", "passages", index, result.model, length, length.kept)
 
 
 # --- statistics -----------------------------------------------------------------------------------------------
