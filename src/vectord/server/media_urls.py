@@ -44,14 +44,10 @@ def _urls(request: object, part: int | None = None) -> Iterator[tuple[str, Place
         fields = {"query": [request.query], "passages": request.passages}
     for field, items in fields.items():
         for index, item in enumerate(items):
-            for media in [item] if isinstance(item, Media) else _media_in(item):
-                if media.url:
-                    yield media.url, (field, None if field == "query" else index, part)
-
-
-def _media_in(item: str | Sequence[object]) -> list[Media]:
-    is_of_ids = not isinstance(item, str) and len(item) > 0 and isinstance(item[0], int)
-    return [] if isinstance(item, str) or is_of_ids else [piece for piece in item if isinstance(piece, Media)]
+            is_of_ids = isinstance(item, Sequence) and len(item) > 0 and isinstance(item[0], int)
+            for piece in [item] if isinstance(item, Media | str) or is_of_ids else item:
+                if isinstance(piece, Media) and piece.url:
+                    yield piece.url, (field, None if field == "query" else index, part)
 
 
 class MediaUrls:

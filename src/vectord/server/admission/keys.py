@@ -184,26 +184,24 @@ class KeysFile:
     def current(self) -> Sequence[Key]:
         """The keys of the file; the same object until they change."""
         now_s = self._clock()
-        if now_s - self._checked_s >= CHECK_INTERVAL_S:
-            self._checked_s = now_s
-            self._reload_if_changed()
-        return self._keys
-
-    def _reload_if_changed(self) -> None:
+        if now_s - self._checked_s < CHECK_INTERVAL_S:
+            return self._keys
+        self._checked_s = now_s
         version = _version(self._path)
         if version == self._version:
-            return
+            return self._keys
         self._version = version  # from before the file is read: a later write is seen by the next check
         if version is None:
             self._keys = ()
             _log.error("--api-keys-file: %r was deleted; its keys are no longer valid", str(self._path))
-            return
+            return self._keys
         try:
             self._keys = read_keys(self._path)
         except ConfigError as problem:
             _log.error("%s; the previous keys stay in force", problem.message)
         else:
             _log.info("keys reloaded", extra={"fields": {"keys": len(self._keys)}})
+        return self._keys
 
 
 def read_keys(path: Path) -> Sequence[Key]:

@@ -200,10 +200,15 @@ class Table:
             pages = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
             if any(endpoint.page for endpoint in pages.values()):
                 methods, values = pages, NO_VALUES
-        endpoint = methods.get(method) or methods.get(needed)
-        if endpoint is None:
-            return Found(self._unserved(method, path, methods))
-        return Found(endpoint, values)
+        if endpoint := methods.get(method) or methods.get(needed):
+            return Found(endpoint, values)
+        if not methods:
+            missing = NoSuchRoute(NO_SUCH_PATH)
+            return Found(Endpoint(method=method, path="", render_error=self._renderer_of(path), error=missing))
+        owner = next(iter(methods.values()))
+        allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        error = MethodNotAllowed(f"This path accepts only {' and '.join(allowed)}.", allowed=allowed)
+        return Found(Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error))
 
     def _other_form(self, path: str) -> str | None:
         """`path` without the server's prefix, and with a product's own prefix instead of an alias."""
@@ -232,15 +237,6 @@ class Table:
             methods = self._patterns.setdefault(_compile(endpoint.path), {})
         # Pages come before products: GET / is the server's.
         methods.setdefault(endpoint.method, endpoint)
-
-    def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
-        if not methods:
-            error = NoSuchRoute(NO_SUCH_PATH)
-            return Endpoint(method=method, path="", render_error=self._renderer_of(path), error=error)
-        owner = next(iter(methods.values()))
-        allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        error = MethodNotAllowed(f"This path accepts only {' and '.join(allowed)}.", allowed=allowed)
-        return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
 
     def _renderer_of(self, path: str) -> RenderError:
         """The renderer for a path that is not served: of the product whose prefix it has, else the plain one."""

@@ -217,10 +217,17 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
     # An example if the body has one, so that /docs can send a request.
     example = {"example": EXAMPLE_MODEL} if any(route.body for route in routes) else {}
     names = re.findall(r"\{(\w+)", endpoint.path)
+    success: Json = {"2XX": {"description": "OK; a body, if present, has no further content"}}
+    if answers := [answer for route in routes for answer in route.answers]:
+        has_bytes = any(map(_may_be_bytes, routes))
+        headers = [*RESULT_HEADERS, *(OCTETS_HEADERS if has_bytes else ())]
+        content = {"application/json": {"schema": _any_of(answers, schemas)}, **({OCTETS: {}} if has_bytes else {})}
+        shown = {name: _header_reference(name) for name in headers}
+        success = {"200": {"description": "OK", "headers": shown, "content": content}}
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
         "parameters": [*(_parameter(name, "path", {"type": "string"}) | example for name in names), *references],
-        "responses": {**_success(routes, schemas), **_failures(endpoint)},
+        "responses": {**success, **_failures(endpoint)},
     }
     if endpoint.admin:
         operation["security"] = [{"bearer": []}, {"x-api-key": []}]
@@ -241,17 +248,6 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
 
 
 # --- answers --------------------------------------------------------------------------------------------------
-
-
-def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
-    answers = [answer for route in routes for answer in route.answers]
-    if not answers:
-        return {"2XX": {"description": "OK; a body, if present, has no further content"}}
-    has_bytes = any(map(_may_be_bytes, routes))
-    headers = [*RESULT_HEADERS, *(OCTETS_HEADERS if has_bytes else ())]
-    content = {"application/json": {"schema": _any_of(answers, schemas)}, **({OCTETS: {}} if has_bytes else {})}
-    shown = {name: _header_reference(name) for name in headers}
-    return {"200": {"description": "OK", "headers": shown, "content": content}}
 
 
 def _may_be_bytes(route: Route) -> bool:

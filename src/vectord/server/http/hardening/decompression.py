@@ -96,7 +96,16 @@ class _BoundedOutput:
 def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> Content:
     output = _BoundedOutput(limit_bytes, hold)
     if encoding == "zstd":
-        _zstd(body, output)
+        frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
+        # In small steps: a few bytes may become a block of 128 KiB.
+        for start in range(0, len(body), ZSTD_STEP_BYTES):
+            try:
+                part = frame.decompress(body[start : start + ZSTD_STEP_BYTES])
+            except zstandard.ZstdError:
+                raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
+            output.add(part)
+        if not frame.eof or frame.unused_data:
+            raise MalformedBody(NOT_ONE_FRAME)
         return output.bytes  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
     window = GZIP
     if encoding != "gzip":
@@ -109,19 +118,6 @@ def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> C
         if start == len(body):
             return output.bytes
     raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
-
-
-def _zstd(body: Content, output: _BoundedOutput) -> None:
-    """One frame, read in small steps: a few bytes may become a block of 128 KiB."""
-    frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
-    for start in range(0, len(body), ZSTD_STEP_BYTES):
-        try:
-            part = frame.decompress(body[start : start + ZSTD_STEP_BYTES])
-        except zstandard.ZstdError:
-            raise MalformedBody(NOT_AS_ENCODED, encoding="zstd") from None
-        output.add(part)
-    if not frame.eof or frame.unused_data:
-        raise MalformedBody(NOT_ONE_FRAME)
 
 
 def _member(body: Content, start: int, encoding: str, window: int, output: _BoundedOutput) -> int:
