@@ -65,7 +65,12 @@ async def _test(engine: Engine, info: ModelInfo, library: ModelConfig | None) ->
             latencies_ms = [await _latency_ms(engine, info, texts[:1]) for _ in range(ROUNDS)]
             lone_ms = round(sorted(latencies_ms)[ROUNDS // 2], 2)
             texts_per_s = round(TEXTS * 1e3 / await _latency_ms(engine, info, texts), 1)
-            await _embed_long_texts(engine, info)
+            long_texts = [f"{number} " + "word " * LONG_WORDS for number in range(LONG_TEXTS)]
+            # On several streams at once. A text that would wait too long is refused, which is no problem.
+            sent = (_latency_ms(engine, info, [text]) for text in long_texts)
+            for outcome in await asyncio.gather(*sent, return_exceptions=True):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, Overloaded):
+                    raise outcome
             if "dense" in info.outputs:
                 references = await _references(engine, info, library)
         except VectordError as error:
@@ -98,15 +103,6 @@ async def _latency_ms(engine: Engine, info: ModelInfo, texts: Sequence[str]) -> 
         )
     await engine.answer(request, CALLER)
     return (time.perf_counter() - began_s) * 1e3
-
-
-async def _embed_long_texts(engine: Engine, info: ModelInfo) -> None:
-    """On several streams at once. A text that would wait too long is refused, which is no problem."""
-    texts = [f"{number} " + "word " * LONG_WORDS for number in range(LONG_TEXTS)]
-    sent = (_latency_ms(engine, info, [text]) for text in texts)
-    for outcome in await asyncio.gather(*sent, return_exceptions=True):
-        if isinstance(outcome, BaseException) and not isinstance(outcome, Overloaded):
-            raise outcome
 
 
 async def _references(engine: Engine, info: ModelInfo, library: ModelConfig | None) -> list[Finding]:
