@@ -26,7 +26,6 @@ from vectord.bulk.job import CHUNK_COLUMNS, ERROR, FINGERPRINT, BulkFailed, Bulk
 from vectord.bulk.outputs import BulkOutput, VectorWidths
 from vectord.bulk.rows import (
     EmbeddedRows,
-    RowInput,
     RowKey,
     Rows,
     chunk_columns,
@@ -130,7 +129,21 @@ class DatabaseOutput(BulkOutput):
         keys = []
         for row, number, text in zip(rows.mappings(), rows.numbers, rows.texts, strict=True):
             self._check_row(row, number)
-            keys.append(self._key_of(row, number, text))
+            encoded = msgspec.json.encode(row, enc_hook=str)
+            if isinstance(text, Media):  # the row may have only its name
+                encoded += hashlib.blake2b(text.data, digest_size=16).digest()
+            id_: Any = row.get(self._id)
+            if not self._has_id:
+                id_ = UUID(bytes=hashlib.blake2b(encoded, digest_size=16).digest())
+            elif id_ in (None, ""):
+                raise BulkFailed(f"Row {number}, counted from 0: `{self._id}` is empty")
+            elif isinstance(text, Media) and text.page is not None:
+                if not isinstance(id_, str):
+                    raise BulkFailed(
+                        f"Row {number}, counted from 0: `{self._id}` of a PDF must be a string: each page adds #N"
+                    )
+                id_ = f"{id_}#{text.page}"
+            keys.append(RowKey(id_, hashlib.blake2b(self._salt + encoded, digest_size=16).hexdigest()))
         rows = replace(rows, keys=keys)
         if self._job.restart or not keys:
             return rows
@@ -184,23 +197,6 @@ class DatabaseOutput(BulkOutput):
         """The message of an error."""
         stored = f"; {self._written:,} rows of this run are stored" if self._written else ""
         return f"OUT: {self.name}: {reason}{stored}"
-
-    def _key_of(self, row: Mapping[str, Any], number: int, text: RowInput) -> RowKey:
-        encoded = msgspec.json.encode(row, enc_hook=str)
-        if isinstance(text, Media):  # the row may have only its name
-            encoded += hashlib.blake2b(text.data, digest_size=16).digest()
-        id_: Any = row.get(self._id)
-        if not self._has_id:
-            id_ = UUID(bytes=hashlib.blake2b(encoded, digest_size=16).digest())
-        elif id_ in (None, ""):
-            raise BulkFailed(f"Row {number}, counted from 0: `{self._id}` is empty")
-        elif isinstance(text, Media) and text.page is not None:
-            if not isinstance(id_, str):
-                raise BulkFailed(
-                    f"Row {number}, counted from 0: `{self._id}` of a PDF must be a string: each page adds #N"
-                )
-            id_ = f"{id_}#{text.page}"
-        return RowKey(id_, hashlib.blake2b(self._salt + encoded, digest_size=16).hexdigest())
 
     @abstractmethod
     def _stored_columns(self) -> Iterable[str]:

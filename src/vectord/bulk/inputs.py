@@ -176,7 +176,17 @@ def unreadable(file: InputFile | None, cause: Exception) -> BulkFailed:
 def _files(source: str) -> Iterator[InputFile]:
     """The file, or the files below the folder, sorted by folder and name, without hidden files. Raises ConfigError."""
     if "://" in source:
-        yield from _stored_files(source)
+        store, root = connect_store(source, "IN")
+        try:
+            found = store.find(root, detail=True)
+        except Exception as cause:  # each store has errors of its own
+            raise ConfigError(without_password(f"IN: {source} cannot be read: {cause}")) from None
+        if not found:
+            raise ConfigError(without_password(f"IN: {source} does not exist"))
+        for stored, facts in sorted(found.items()):
+            name = stored.removeprefix(root).lstrip("/") or PurePosixPath(stored).name
+            if not any(part.startswith(".") for part in PurePosixPath(name).parts):
+                yield InputFile(name, facts["size"], str(facts), partial(store.open, stored, "rb"))
         return
     path = Path(source)
     if not path.exists():
@@ -194,20 +204,6 @@ def _files(source: str) -> Iterator[InputFile]:
 def _local_file(path: Path, name: str) -> InputFile:
     found = path.stat()
     return InputFile(name, found.st_size, str(found.st_mtime_ns), partial(path.open, "rb"))
-
-
-def _stored_files(url: str) -> Iterator[InputFile]:
-    store, root = connect_store(url, "IN")
-    try:
-        found = store.find(root, detail=True)
-    except Exception as cause:  # each store has errors of its own
-        raise ConfigError(without_password(f"IN: {url} cannot be read: {cause}")) from None
-    if not found:
-        raise ConfigError(without_password(f"IN: {url} does not exist"))
-    for path, facts in sorted(found.items()):
-        name = path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
-        if not any(part.startswith(".") for part in PurePosixPath(name).parts):
-            yield InputFile(name, facts["size"], str(facts), partial(store.open, path, "rb"))
 
 
 def _format_of(source: str) -> InputFormat:

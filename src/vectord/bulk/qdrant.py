@@ -98,7 +98,19 @@ class QdrantOutput(DatabaseOutput):
         return self._call("POST", f"{self._collection}/points", orjson.dumps(body))
 
     def _upsert(self, entries: Sequence[StoredRow]) -> None:
-        self._delete_further(self._counts(entries))
+        counts = self._counts(entries)
+        name = self._job.name_of("chunks")
+        stored: dict[str, int] = {}
+        # An interrupted write has stored chunk 1 first, with a new count.
+        places = [_point_id(id_, chunk) for id_ in counts for chunk in (0, 1)]
+        for payload in _payloads(self._find(places, [self._id, name]) if places else ()):
+            id_ = str(payload.get(self._id))
+            stored[id_] = max(stored.get(id_, 0), payload.get(name, 0))
+        further = [
+            _point_id(id_, chunk) for id_, count in counts.items() for chunk in range(count, stored.get(str(id_), 0))
+        ]
+        if further:  # chunks that rows no longer have
+            self._call("POST", f"{self._collection}/points/delete?wait=true", orjson.dumps({"points": further}))
         # Stored points with vectors of other jobs, such as of another prefix: an upsert would remove those.
         others = sorted(self._vectors.keys() - {self._job.name_of(kind) for kind in self._job.kinds})
         found = self._find([_point_id(entry.id, entry.chunk) for entry in entries], True, others) if others else ()
@@ -114,20 +126,6 @@ class QdrantOutput(DatabaseOutput):
             points.append(point)
             n_bytes += len(point)
         self._send(points)
-
-    def _delete_further(self, counts: Mapping[Any, int]) -> None:
-        """Delete chunks that rows no longer have. An interrupted write has stored chunk 1 first, with a new count."""
-        name = self._job.name_of("chunks")
-        stored: dict[str, int] = {}
-        places = [_point_id(id_, chunk) for id_ in counts for chunk in (0, 1)]
-        for payload in _payloads(self._find(places, [self._id, name]) if places else ()):
-            id_ = str(payload.get(self._id))
-            stored[id_] = max(stored.get(id_, 0), payload.get(name, 0))
-        old = [
-            _point_id(id_, chunk) for id_, count in counts.items() for chunk in range(count, stored.get(str(id_), 0))
-        ]
-        if old:
-            self._call("POST", f"{self._collection}/points/delete?wait=true", orjson.dumps({"points": old}))
 
     def _send(self, points: Sequence[bytes]) -> None:
         self._call("PUT", f"{self._collection}/points?wait=true", b'{"points":[' + b",".join(points) + b"]}")
