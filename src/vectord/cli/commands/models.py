@@ -227,12 +227,13 @@ def _state(row: dict[str, Any]) -> str:
 
 def _print_table_of(facts: dict[str, Any]) -> int:
     """One line for each fact that is set."""
-    return print_table([(name, printable(text)) for name, value in facts.items() if (text := _as_text(value))])
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{name}: {text!r}" for name, text in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+    rows = []
+    for name, value in facts.items():
+        text = "" if value is None else str(value)
+        if isinstance(value, dict):
+            text = "; ".join(f"{key}: {part!r}" for key, part in value.items())
+        elif isinstance(value, list):
+            text = ", ".join(map(str, value))
+        if text:
+            rows.append((name, printable(text)))
+    return print_table(rows)
