@@ -296,10 +296,13 @@ def _read_environment(
     if source == "environment":
         names.add("VECTORD_ENV_FILE")
     for name, value in environ.items():
-        if name.startswith(PREFIX) and name not in names and not _is_service_link(name, value):
-            known = (known for known in names if known.startswith(PREFIX))
-            hint = _elsewhere(name, profiles) or nearest(name, known)
-            raise ConfigError(f"unknown name {quoted(name)} ({source}){hint}")
+        if not name.startswith(PREFIX) or name in names or _SERVICE_LINK.fullmatch(name):
+            continue
+        if name.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(value):
+            continue
+        known = (known for known in names if known.startswith(PREFIX))
+        hint = _elsewhere(name, profiles) or nearest(name, known)
+        raise ConfigError(f"unknown name {quoted(name)} ({source}){hint}")
     layer: Layer = {}
     for setting in settings:
         for name, text in _texts(setting, environ, env_compat):
@@ -313,11 +316,6 @@ def _read_environment(
             layer[setting.name] = (text, origin)
             break
     return layer
-
-
-def _is_service_link(name: str, value: str) -> bool:
-    is_address = name.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(value) is not None
-    return is_address or _SERVICE_LINK.fullmatch(name) is not None
 
 
 def _names(setting: Setting, env_compat: bool) -> Iterable[str]:
