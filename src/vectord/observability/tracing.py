@@ -119,7 +119,25 @@ class Tracing:
     def end(self, begun: RequestSpan, exchange: Exchange) -> None:
         span = begun.span
         if span.is_recording():
-            span.set_attributes(dict(_attributes(exchange)))
+            # OpenTelemetry's names for HTTP and gRPC, and ours. Never a text, a key, or the client's path.
+            attributes: dict[str, str | int | None] = {
+                "vectord.request_id": exchange.request_id,
+                "vectord.dialect": exchange.dialect,
+                "error.type": exchange.error,
+                "vectord.key": exchange.key,
+                "vectord.model": exchange.model,
+                "vectord.texts": exchange.texts,
+                "vectord.tokens": exchange.tokens,
+            }
+            if exchange.grpc_code is None:
+                attributes["http.request.method"] = exchange.method
+                attributes["http.response.status_code"] = exchange.status
+                attributes["http.route"] = exchange.route or None
+            else:
+                service, _, method = exchange.route.removeprefix("/").rpartition("/")
+                attributes |= {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+                attributes["rpc.grpc.status_code"] = exchange.grpc_code
+            span.set_attributes({name: value for name, value in attributes.items() if value is not None})
             if exchange.status >= 500:
                 span.set_status(self._trace.StatusCode.ERROR, exchange.error)
             parent = self._trace.set_span_in_context(span)
@@ -143,32 +161,6 @@ class Tracing:
                 await sent.wait()
         except TimeoutError:
             _log.warning("the last traces were not sent: the collector takes too long")
-
-
-def _attributes(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
-    """OpenTelemetry's names for HTTP and gRPC, and ours. Never a text, a key, or the client's path."""
-    if exchange.grpc_code is None:
-        yield "http.request.method", exchange.method
-        yield "http.response.status_code", exchange.status
-        if exchange.route:
-            yield "http.route", exchange.route
-    else:
-        service, _, method = exchange.route.removeprefix("/").rpartition("/")
-        yield "rpc.system", "grpc"
-        yield "rpc.service", service
-        yield "rpc.method", method
-        yield "rpc.grpc.status_code", exchange.grpc_code
-    yield "vectord.request_id", exchange.request_id
-    yield "vectord.dialect", exchange.dialect
-    for name, value in (
-        ("error.type", exchange.error),
-        ("vectord.key", exchange.key),
-        ("vectord.model", exchange.model),
-        ("vectord.texts", exchange.texts),
-        ("vectord.tokens", exchange.tokens),
-    ):
-        if value is not None:
-            yield name, value
 
 
 def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:
