@@ -130,12 +130,23 @@ class Info(msgspec.Struct):
 def render_info(truncates_by_default: bool, result: ModelList) -> Rendered:
     """The first served model, since TEI's clients expect one, and the limits in force."""
     model, limits = first_model(result), result.limits
+    tag = tag_of(model)
+    kind: dict[str, Any]
+    if tag == "embedding":
+        pooling = "last_token" if model.pooling == "last" else model.pooling
+        kind = {"pooling": "splade" if "dense" not in model.outputs and "sparse" in model.outputs else pooling}
+    else:  # a language model that reranks has no label, and TEI's clients expect one
+        labels = model.labels or ("LABEL_0",)
+        kind = {
+            "id2label": {str(index): label for index, label in enumerate(labels)},
+            "label2id": {label: index for index, label in enumerate(labels)},
+        }
     return json_answer(
         model_id=model.model_id,
         model_sha=model.revision,
         model_dtype=model.dtype,
         served_model_name=model.name,
-        model_type=_model_type(model),
+        model_type={tag: kind},
         max_concurrent_requests=limits.max_concurrent_requests,
         max_input_length=model.max_input_tokens,
         max_batch_tokens=limits.max_batch_tokens,
@@ -157,20 +168,6 @@ def tag_of(model: ModelInfo) -> str:
     if not model.outputs.isdisjoint({"dense", "sparse"}) or not (model.reranks or model.labels):
         return "embedding"
     return "reranker" if model.reranks else "classifier"
-
-
-def _model_type(model: ModelInfo) -> dict[str, Any]:
-    tag = tag_of(model)
-    if tag == "embedding":
-        pooling = "last_token" if model.pooling == "last" else model.pooling
-        return {tag: {"pooling": "splade" if "dense" not in model.outputs and "sparse" in model.outputs else pooling}}
-    labels = model.labels or ("LABEL_0",)  # a language model that reranks has no label, and TEI's clients expect one
-    return {
-        tag: {
-            "id2label": {str(index): label for index, label in enumerate(labels)},
-            "label2id": {label: index for index, label in enumerate(labels)},
-        }
-    }
 
 
 # --- the model of a request -----------------------------------------------------------------------------------

@@ -389,7 +389,18 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     refuse_none(body.inputs, "inputs")
     single = isinstance(body.inputs, str) or isinstance(body.inputs[0], str)
     batch = [[body.inputs] if isinstance(body.inputs, str) else body.inputs] if single else body.inputs
-    inputs = [_text_or_pair(texts, index) for index, texts in enumerate(batch)]
+    inputs: list[str | tuple[str, str]] = []
+    for index, texts in enumerate(batch):
+        match texts:
+            case [str(text)]:
+                inputs.append(text)
+            case [str(text), str(pair)]:
+                inputs.append((text, pair))
+            case _:
+                template = (
+                    "{body.inputs} must be a string, a pair of strings, or a list of lists of one or two strings."
+                )
+                raise WrongType(template, field="inputs", index=index)
     for index, one in enumerate(inputs):
         if not any(one):
             raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=index)
@@ -408,17 +419,6 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
         return _answer(predictions[0] if single else predictions, result.usage)
 
     return Call(request, render)
-
-
-def _text_or_pair(texts: str | Sequence[str | list[str]], index: int) -> str | tuple[str, str]:
-    if not isinstance(texts, str):
-        match texts:
-            case [str(text)]:
-                return text
-            case [str(text), str(pair)]:
-                return text, pair
-    template = "{body.inputs} must be a string, a pair of strings, or a list of lists of one or two strings."
-    raise WrongType(template, field="inputs", index=index)
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -495,10 +495,20 @@ def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
     limit = min(MAX_INSTANCES, incoming.guards.max_inputs or MAX_INSTANCES)
     check_count(len(body.instances), limit, "requests", "request")
     model = _model(body.model, incoming)
-    calls = [
-        _parse_instance(replace(incoming, body=bytes(one)), index, body.model)
-        for index, one in enumerate(body.instances)
-    ]
+    calls = []
+    for index, one in enumerate(body.instances):
+        instance = replace(incoming, body=bytes(one))
+        try:
+            # Ranks `texts`, else does the operation of the model, which an instance may name.
+            parsed = decode(_any_body, instance.body)
+            path = "/rerank" if bytes(parsed.texts) else _usual_path(parsed.model or body.model, instance)
+            calls.append(_parse_at(path, parsed, instance))
+        except WrongType as error:  # JSON too, because TEI itself reads instances
+            invalid = InvalidField("{field}: " + error.template, field="instance")
+            invalid.values = error.values
+            raise invalid.named({"instance": f"instances[{index}]"}) from None
+        except VectordError as error:
+            raise error.named(_names_within(index, error.names)) from None
     requests = []
     for call in calls:
         assert isinstance(call.request, EmbedRequest | RerankRequest | ClassifyRequest), "see _usual_path"
@@ -508,23 +518,6 @@ def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
         partial(render_vertex, calls),
         part_names=lambda index: _names_within(index, calls[index].names),
     )
-
-
-def _parse_instance(instance: Incoming, index: int, model: str | None) -> Call:
-    """Ranks `texts`, else does the model's operation. model: that of an instance without its own.
-
-    TEI itself reads instances, so a wrong type is JSON too.
-    """
-    try:
-        body = decode(_any_body, instance.body)
-        path = "/rerank" if bytes(body.texts) else _usual_path(body.model or model, instance)
-        return _parse_at(path, body, instance)
-    except WrongType as error:
-        invalid = InvalidField("{field}: " + error.template, field="instance")
-        invalid.values = error.values
-        raise invalid.named({"instance": f"instances[{index}]"}) from None
-    except VectordError as error:
-        raise error.named(_names_within(index, error.names)) from None
 
 
 def _names_within(index: int, names: Mapping[str, str]) -> Mapping[str, str]:
