@@ -239,7 +239,11 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
     with TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603
         try:
             with ProbedServer(f"http://{host}:{port}", token, timeout_s) as server:
-                if not _becomes_ready(server, process):
+                deadline_s = time.monotonic() + START_TIMEOUT_S
+                while server.get("/health/ready").status != 200:
+                    if time.monotonic() < deadline_s and process.poll() is None:
+                        time.sleep(0.1)
+                        continue
                     log.seek(0)
                     lines = log.read()[-4000:].decode(errors="replace").splitlines()
                     reason = (
@@ -253,12 +257,3 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
                 process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-def _becomes_ready(server: ProbedServer, process: subprocess.Popen[bytes]) -> bool:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s and process.poll() is None:
-        if server.get("/health/ready").status == 200:
-            return True
-        time.sleep(0.1)
-    return False
