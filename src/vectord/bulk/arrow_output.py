@@ -87,7 +87,7 @@ class ArrowFormat(FileFormat):
 
         held: list[Any] = []  # tables that become one row group
         with self.open(whole) as writer:
-            for table in (table for part in parts for table in self._tables(part)):
+            for table in chain.from_iterable(map(self._tables, parts)):
                 held.append(conformed(table))
                 rows, size = sum(each.num_rows for each in held), sum(each.nbytes for each in held)
                 if size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
