@@ -115,24 +115,21 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
         single, index = folder / name, folder / f"{name}.index.json"
         if single.is_file():
             return (single,)
-        if index.is_file():
-            return _shards(index, suffix=single.suffix)
+        if not index.is_file():
+            continue
+        weight_map = read_json_object(index, limit_bytes=INDEX_LIMIT_BYTES).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ModelUnavailable(f"{index}: weight_map is missing or empty")
+        for shard in weight_map.values():
+            if not isinstance(shard, str) or not shard.endswith(single.suffix) or any(c in shard for c in "/\\:\0"):
+                raise ModelUnavailable(f"{index}: weight_map may only name {single.suffix} files of its own folder")
+        paths = tuple(folder / shard for shard in sorted(set(weight_map.values())))
+        for path in paths:
+            if not path.is_file():
+                raise ModelUnavailable(f"{path}: missing, though {index.name} names it")
+        return paths
     if (folder / TABLE).is_file():
         return folder / REST, folder / TABLE
     others = sorted(path.name for pattern in ("*.bin", "*.pt", "*.onnx", "*.gguf") for path in folder.glob(pattern))
     found = f"; found {', '.join(others[:5])}" if others else ""
     raise ModelUnavailable(f"{folder}: no model.safetensors, no pytorch_model.bin, and no index of either{found}")
-
-
-def _shards(index: Path, *, suffix: str) -> tuple[Path, ...]:
-    weight_map = read_json_object(index, limit_bytes=INDEX_LIMIT_BYTES).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelUnavailable(f"{index}: weight_map is missing or empty")
-    for name in weight_map.values():
-        if not isinstance(name, str) or not name.endswith(suffix) or any(c in name for c in "/\\:\0"):
-            raise ModelUnavailable(f"{index}: weight_map may only name {suffix} files of its own folder")
-    paths = tuple(index.parent / name for name in sorted(set(weight_map.values())))
-    for path in paths:
-        if not path.is_file():
-            raise ModelUnavailable(f"{path}: missing, though {index.name} names it")
-    return paths

@@ -33,15 +33,11 @@ ROWS_AT_ONCE = 4096  # so that converting a table of words takes no further copy
 NETWORK_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})  # of the tensors that a network may read
 
 
-def _e4m3() -> npt.NDArray[np.float32]:
-    """(256,) the numbers of F8_E4M3: a sign, 4 bits of exponent and 3 of fraction; no infinities."""
-    exponents, fractions = np.arange(128) >> 3, (np.arange(128) & 7) / 8
-    numbers = np.where(exponents, (1 + fractions) * 2.0 ** (exponents - 7), fractions * 2.0**-6)
-    numbers[-1] = np.nan
-    return np.concatenate([numbers, -numbers]).astype(np.float32)
-
-
-E4M3 = _e4m3()
+_EXPONENTS, _FRACTIONS = np.arange(128) >> 3, (np.arange(128) & 7) / 8
+_POSITIVE = np.where(_EXPONENTS, (1 + _FRACTIONS) * 2.0 ** (_EXPONENTS - 7), _FRACTIONS * 2.0**-6)
+_POSITIVE[-1] = np.nan
+# (256,) the numbers of F8_E4M3: a sign, 4 bits of exponent and 3 of fraction; no infinities.
+E4M3: npt.NDArray[np.float32] = np.concatenate([_POSITIVE, -_POSITIVE]).astype(np.float32)
 
 
 class Weight:

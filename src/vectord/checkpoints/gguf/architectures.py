@@ -292,7 +292,16 @@ def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
     if name == "gemma3" and "dense.0.weight" not in file.tensors:
         raise ModelUnavailable(f"{path}: general.architecture 'gemma3' is supported for EmbeddingGemma only")
     if name == "bert":
-        architecture = _bert(path, file)
+        model = file.metadata.get("tokenizer.ggml.model")
+        if not isinstance(model, str) or model not in _BERT_BY_TOKENIZER:
+            raise ModelUnavailable(
+                f"{path}: tokenizer.ggml.model {str(model)[:80]!r} is not supported for general.architecture 'bert'; "
+                f"supported are {', '.join(_BERT_BY_TOKENIZER)}"
+            )
+        model_type, class_name = _BERT_BY_TOKENIZER[model]
+        config = {**_BERT.config, "model_type": model_type, "architectures": [class_name]}
+        tensors = _BERT.tensors if model_type == "bert" else {**_BERT.tensors, **_ROBERTA_HEAD}
+        architecture = replace(_BERT, config=config, tensors=tensors)
     if not one_of(RANK)(file.metadata.get(f"{name}.pooling_type")) or name not in RANKED:
         return name, architecture
     if architecture.config["model_type"] == "bert" and "cls.weight" not in file.tensors:
@@ -303,19 +312,6 @@ def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
         )
     classifier = re.sub("(Model|ForCausalLM)$", "ForSequenceClassification", architecture.config["architectures"][0])
     return name, replace(architecture, config={**architecture.config, "architectures": [classifier]})
-
-
-def _bert(path: Path, file: GgufFile) -> Architecture:
-    model = file.metadata.get("tokenizer.ggml.model")
-    if not isinstance(model, str) or model not in _BERT_BY_TOKENIZER:
-        raise ModelUnavailable(
-            f"{path}: tokenizer.ggml.model {str(model)[:80]!r} is not supported for general.architecture 'bert'; "
-            f"supported are {', '.join(_BERT_BY_TOKENIZER)}"
-        )
-    model_type, name = _BERT_BY_TOKENIZER[model]
-    config = {**_BERT.config, "model_type": model_type, "architectures": [name]}
-    tensors = _BERT.tensors if model_type == "bert" else {**_BERT.tensors, **_ROBERTA_HEAD}
-    return replace(_BERT, config=config, tensors=tensors)
 
 
 def first_position(file: GgufFile, model_type: object) -> int:

@@ -143,7 +143,19 @@ def _config(keys: _Keys, architecture: Architecture, file: GgufFile) -> dict[str
         config["is_causal"] = keys.causal()
     _add_own(keys, config, file)
     if config["architectures"][0].endswith("ForSequenceClassification") or "classifier.output_labels" in keys:
-        _add_labels(keys, config, file)
+        labels = keys.metadata.get(f"{keys.prefix}classifier.output_labels")
+        if labels is not None and (not isinstance(labels, list) or not labels):
+            raise keys.refuse("classifier.output_labels", labels, "a list of texts")
+        if config["model_type"] == "qwen3":
+            if labels != _ANSWERS or _rows(keys, file, "cls.output.weight") != len(_ANSWERS):
+                raise keys.refuse(
+                    "classifier.output_labels", labels, "yes and no, with a row of cls.output.weight each"
+                )
+            config["num_labels"] = 1  # the score: "yes" less "no"
+        elif labels is not None:
+            config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        else:
+            config["num_labels"] = _rows(keys, file, "cls.output.weight")
     return config
 
 
@@ -159,7 +171,18 @@ def _add_own(keys: _Keys, config: dict[str, Any], file: GgufFile) -> None:
             config["classifier_pooling"] = _POOLINGS.get(pooling)
             config["hidden_activation"] = keys.metadata.value(f"{keys.prefix}hidden_activation", str, "gelu")
         case "lfm2":
-            _add_convolutions(keys, config)
+            # Layers without heads of keys are convolutions.
+            counts = keys.metadata.get(f"{keys.prefix}attention.head_count_kv")
+            layers = config["num_hidden_layers"]
+            if not isinstance(counts, np.ndarray) or counts.dtype.kind not in "iu" or len(counts) != layers:
+                raise keys.refuse("attention.head_count_kv", counts, "a list of one whole number a layer")
+            heads = {int(count) for count in counts} - {0}
+            if len(heads) != 1:
+                raise keys.refuse("attention.head_count_kv", counts, "0 and one other number")
+            config["num_key_value_heads"] = heads.pop()
+            config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
+            if not keys.causal():
+                config["architectures"] = ["Lfm2BidirectionalModel"]
         case "llama" | "llama_bidirec":
             _add_scaling(keys, config, file)
         case "bert" | "roberta" | "xlm-roberta" if "position_embedding_type" not in config:
@@ -215,35 +238,6 @@ def _add_scaling(keys: _Keys, config: dict[str, Any], file: GgufFile) -> None:
         f"{keys.metadata.path}: tensor 'rope_freqs.weight' scales positions in another way than Llama 3, which is not "
         "supported"
     )
-
-
-def _add_convolutions(keys: _Keys, config: dict[str, Any]) -> None:
-    """LFM2's layers: those without heads of keys are convolutions."""
-    counts = keys.metadata.get(f"{keys.prefix}attention.head_count_kv")
-    layers = config["num_hidden_layers"]
-    if not isinstance(counts, np.ndarray) or counts.dtype.kind not in "iu" or len(counts) != layers:
-        raise keys.refuse("attention.head_count_kv", counts, "a list of one whole number a layer")
-    heads = {int(count) for count in counts} - {0}
-    if len(heads) != 1:
-        raise keys.refuse("attention.head_count_kv", counts, "0 and one other number")
-    config["num_key_value_heads"] = heads.pop()
-    config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
-    if not keys.causal():
-        config["architectures"] = ["Lfm2BidirectionalModel"]
-
-
-def _add_labels(keys: _Keys, config: dict[str, Any], file: GgufFile) -> None:
-    labels = keys.metadata.get(f"{keys.prefix}classifier.output_labels")
-    if labels is not None and (not isinstance(labels, list) or not labels):
-        raise keys.refuse("classifier.output_labels", labels, "a list of texts")
-    if config["model_type"] == "qwen3":
-        if labels != _ANSWERS or _rows(keys, file, "cls.output.weight") != len(_ANSWERS):
-            raise keys.refuse("classifier.output_labels", labels, "yes and no, with a row of cls.output.weight each")
-        config["num_labels"] = 1  # the score: "yes" less "no"
-    elif labels is not None:
-        config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-    else:
-        config["num_labels"] = _rows(keys, file, "cls.output.weight")
 
 
 _ANSWERS = ["yes", "no"]

@@ -248,6 +248,16 @@ def _byte_fallback(vocabulary: _Vocabulary) -> str:
         marks = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, marks]}
     # Tokens of spaces were written as such; the text has marks when they are looked up.
     ids = {_marked(token): i for token, i in vocabulary.known().items()}
+    scores = vocabulary.numbers("scores", "f").tolist()
+    # Every way to join two tokens to a third, the best score first, as transformers' SentencePieceExtractor.
+    merges: list[tuple[float, str, str]] = []
+    for token, i in ids.items():
+        if vocabulary.types[i] in (_CONTROL, _UNKNOWN, _BYTE):
+            continue
+        parts = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
+        pairs = [(ids[left], ids[right], left, right) for left, right in parts if left in ids and right in ids]
+        merges += [(-scores[i], left, right) for _, _, left, right in sorted(pairs)]
+    merges.sort(key=lambda merge: merge[0])  # stable: of equal scores, the first token
     return _file(
         [{**token, "content": _marked(token["content"])} for token in vocabulary.added()],
         normalizer=marks,
@@ -264,7 +274,7 @@ def _byte_fallback(vocabulary: _Vocabulary) -> str:
         model={
             "type": "BPE",
             "vocab": ids,
-            "merges": _merges(ids, vocabulary),
+            "merges": [(left, right) for _, left, right in merges],
             "unk_token": unknown,
             "fuse_unk": True,
             "byte_fallback": True,
@@ -274,20 +284,6 @@ def _byte_fallback(vocabulary: _Vocabulary) -> str:
 
 def _marked(token: str) -> str:
     return token.replace(" ", SPACE)
-
-
-def _merges(ids: Mapping[str, int], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """Every way to join two tokens to a third, the best score first, as transformers' SentencePieceExtractor."""
-    scores = vocabulary.numbers("scores", "f").tolist()
-    merges = []
-    for token, i in ids.items():
-        if vocabulary.types[i] in (_CONTROL, _UNKNOWN, _BYTE):
-            continue
-        parts = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        pairs = [(ids[left], ids[right], left, right) for left, right in parts if left in ids and right in ids]
-        merges += [(-scores[i], left, right) for _, _, left, right in sorted(pairs)]
-    merges.sort(key=lambda merge: merge[0])  # stable: of equal scores, the first token
-    return [(left, right) for _, left, right in merges]
 
 
 # --- Unigram: XLM-RoBERTa -------------------------------------------------------------------------------------

@@ -79,7 +79,17 @@ class _TensorReader:
             widths = ((skipped, 0), *((0, 0),) * (len(tensor.shape) - 1))
             return (tensor.shape[0] + skipped, *tensor.shape[1:]), lambda array: np.pad(array, widths)
         if ".mlp.experts." in target or ".conv.conv." in target or target == "score.weight":
-            return self._regrouped(tensor, target)
+            # Conversion gave these other dimensions, or reduced them to a few rows.
+            match target.split(".")[-2:], tensor.shape:
+                case ["mlp", "w1"], (experts, inner, width):  # the experts' matrices one below the other
+                    return (experts * inner, width), lambda array: array.reshape(-1, width)
+                case ["mlp", "w2"], (experts, width, inner):  # as before, of transposed matrices
+                    return (experts * inner, width), lambda array: array.swapaxes(1, 2).reshape(-1, width)
+                case ["conv", "weight"], (width, size):
+                    return (width, 1, size), lambda array: array[:, None]
+                case ["score", "weight"], (2, width):  # the logit of "yes" less that of "no"
+                    return (1, width), lambda array: array[:1] - array[1:]
+            raise ModelUnavailable(f"{self._path}: tensor {tensor.name[:100]!r} has the wrong number of dimensions")
         if architecture.norm_offset and target.endswith("norm.weight"):
             return tensor.shape, lambda array: array + np.float32(architecture.norm_offset)
         if architecture.interleaved and ".self_attn.q_proj." in target:
@@ -90,19 +100,6 @@ class _TensorReader:
                 tensor, "attention.head_count_kv" if is_own else "attention.head_count"
             )
         return tensor.shape, None
-
-    def _regrouped(self, tensor: GgufTensor, target: str) -> tuple[tuple[int, ...], Inverse]:
-        """The shape and inverse of tensors that conversion gave other dimensions, or reduced to a few rows."""
-        match target.split(".")[-2:], tensor.shape:
-            case ["mlp", "w1"], (experts, inner, width):  # the experts' matrices one below the other
-                return (experts * inner, width), lambda array: array.reshape(-1, width)
-            case ["mlp", "w2"], (experts, width, inner):  # as before, of transposed matrices
-                return (experts * inner, width), lambda array: array.swapaxes(1, 2).reshape(-1, width)
-            case ["conv", "weight"], (width, size):
-                return (width, 1, size), lambda array: array[:, None]
-            case ["score", "weight"], (2, width):  # the logit of "yes" less that of "no"
-                return (1, width), lambda array: array[:1] - array[1:]
-        raise ModelUnavailable(f"{self._path}: tensor {tensor.name[:100]!r} has the wrong number of dimensions")
 
     def _in_halves(self, tensor: GgufTensor, key: str) -> Inverse:
         """Return a function that puts one half of each head after the other; in the file, their rows alternate."""

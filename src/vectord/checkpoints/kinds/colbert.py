@@ -100,7 +100,19 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
         document_length=_length(config, "document_length", None),
         token_pooling=pooling,
     )
-    return _with_mask(_with_expansion(colbert, config), mask)
+    colbert = _with_expansion(colbert, config)
+    if mask is None:
+        return colbert
+    config = mask.read_config()
+    tasks, words = _tasks(config, "skiplist_tasks"), config.value("skiplist_words", _Words, ())
+    colbert = replace(  # the tokens whose vectors count
+        colbert,
+        skiplist_words=words if tasks else (),
+        skiplist_tasks=() if tasks == ("document",) else tasks,
+        kept_tokens=config.value("keep_only_token_ids", _Ids, ()),
+    )
+    refuse_unread(config, {})
+    return colbert
 
 
 def _with_expansion(colbert: Colbert, config: Settings) -> Colbert:
@@ -124,22 +136,6 @@ def _with_expansion(colbert: Colbert, config: Settings) -> Colbert:
     )
     refuse_null(settings, "attend strategy")
     refuse_unread(settings, {})
-    return colbert
-
-
-def _with_mask(colbert: Colbert, mask: Module | None) -> Colbert:
-    """With the tokens whose vectors count."""
-    if mask is None:
-        return colbert
-    config = mask.read_config()
-    tasks, words = _tasks(config, "skiplist_tasks"), config.value("skiplist_words", _Words, ())
-    colbert = replace(
-        colbert,
-        skiplist_words=words if tasks else (),
-        skiplist_tasks=() if tasks == ("document",) else tasks,
-        kept_tokens=config.value("keep_only_token_ids", _Ids, ()),
-    )
-    refuse_unread(config, {})
     return colbert
 
 

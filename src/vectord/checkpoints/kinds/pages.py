@@ -257,8 +257,7 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
     prefix = next((each for each in _VISION if find_tensor(spec.weights, each + patches)), _VISION[0])
     _, (*_, side) = read_shape(spec, prefix + patches, 4)
     _, (positions, inner) = read_shape(spec, f"{prefix}embeddings.position_embedding.weight", 2)
-    tiling = _tiling(settings) if pages.tiles else None
-    size = _square(settings) if tiling is None else tiling.side
+    size, tiling = _size(settings, pages)
     processor = ImageProcessor(
         resize=(size, size),
         resample=settings.whole("resample", pages.resample, least=0, most=5),
@@ -299,18 +298,18 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
     )
 
 
-def _tiling(settings: Settings) -> Tiling:
-    settings.one_of("do_image_splitting", (None, True))
-    edges = [_sides(settings, key, {"longest_edge": most}) for key, most in (("size", 1456), ("max_image_size", 364))]
-    return Tiling(longest_edge=edges[0]["longest_edge"], side=edges[1]["longest_edge"])
-
-
-def _square(settings: Settings) -> int:
+def _size(settings: Settings, pages: Pages) -> tuple[int, Tiling | None]:
+    """The side of an image or tile, and the tiles."""
+    if pages.tiles:
+        settings.one_of("do_image_splitting", (None, True))
+        limits = ("size", 1456), ("max_image_size", 364)
+        longest, side = (_sides(settings, key, {"longest_edge": most})["longest_edge"] for key, most in limits)
+        return side, Tiling(longest_edge=longest, side=side)
     settings.one_of("do_center_crop", (None, False))
     sides = _sides(settings, "size", {"height": 224, "width": 224})
     if sides["height"] != sides["width"]:
         raise ModelUnavailable(f"{settings.path}: size must be a square")
-    return sides["height"]
+    return sides["height"], None
 
 
 def _sides(settings: Settings, key: str, default: Mapping[str, int]) -> Mapping[str, int]:
