@@ -321,7 +321,10 @@ def pixels_of(image: Image, processor: ImageProcessor) -> list[Features]:
 def _tiled_sizes(size: tuple[int, int], processor: ImageProcessor) -> tuple[tuple[int, int], tuple[int, int]]:
     assert processor.tiling is not None
     first = _scaled(size, processor.tiling.longest_edge, even=True)
-    return first, _in_tiles(first, processor.tiling.side)
+    side = processor.tiling.side
+    # In whole tiles: the longer side first, which decides the shorter one.
+    width, height = _scaled(first, -(-max(first) // side) * side)
+    return first, (-(-width // side) * side, -(-height // side) * side)
 
 
 def _scaled(size: tuple[int, int], longest: int, *, even: bool = False) -> tuple[int, int]:
@@ -336,12 +339,6 @@ def _scaled(size: tuple[int, int], longest: int, *, even: bool = False) -> tuple
         return longest, max(short + short % 2 * even, 1)
     short = int(longest * ratio)
     return max(short + short % 2 * even, 1), longest
-
-
-def _in_tiles(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Width and height in whole tiles: the longer one first, which decides the shorter one."""
-    width, height = _scaled(size, -(-max(size) // side) * side)
-    return -(-width // side) * side, -(-height // side) * side
 
 
 def _whole_size(size: tuple[int, int], processor: ImageProcessor) -> tuple[int, int] | None:

@@ -153,12 +153,18 @@ class InterleavedEncoder:
         reading = _Reading(limit, prompt or self._template.prompt, request.options.own_ids)
         items = [self._item({**shared, "input": request.inputs[i]}, i, reading) for i in indexes]
         read = [*self._sequences(items, limit)]
-        images, shown = _distinct([each for item in items for each in item.images])
+        every = [each for item in items for each in item.images]
+        distinct, shown = {id(each): each for each in every}, None
+        if len(distinct) < len(every):
+            counts = {key: int(each.all_pooled.sum()) for key, each in distinct.items()}
+            firsts = dict(zip(counts, np.cumsum([0, *counts.values()]), strict=False))
+            ranges = [np.arange(firsts[id(each)], firsts[id(each)] + counts[id(each)]) for each in every]
+            shown = np.concatenate(ranges).astype(np.int32)
         return replace(
             Texts.of([sequence for sequence, _ in read]),
-            digests=[item.digest for item in items] if images else (),
-            boxes=[box for _, box in read] if images else (),
-            images=Texts.join(images) if images else None,
+            digests=[item.digest for item in items] if distinct else (),
+            boxes=[box for _, box in read] if distinct else (),
+            images=Texts.join(list(distinct.values())) if distinct else None,
             shown=shown,
         )
 
@@ -292,17 +298,6 @@ def _kept(may_be_cut: npt.NDArray[np.bool_], limit: Limit, index: int) -> npt.ND
         raise limit.too_long(index, count)
     kept[cut[len(cut) - over :] if limit.side == "right" else cut[:over]] = False
     return kept
-
-
-def _distinct(images: Sequence[Texts]) -> tuple[list[Texts], Int32 | None]:
-    """Each of these sequences once, and `Texts.shown`."""
-    distinct = {id(each): each for each in images}
-    if len(distinct) == len(images):
-        return list(images), None
-    counts = {key: int(each.all_pooled.sum()) for key, each in distinct.items()}
-    firsts = dict(zip(counts, np.cumsum([0, *counts.values()]), strict=False))
-    shown = [np.arange(firsts[id(each)], firsts[id(each)] + counts[id(each)]) for each in images]
-    return list(distinct.values()), np.concatenate(shown).astype(np.int32)
 
 
 def _sentence(prompt: str) -> str:

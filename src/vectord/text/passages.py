@@ -80,8 +80,11 @@ class PassageEncoder:
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             own = tokens_of(offsets, len(before), len(before) + len(source.text))
             length = text_length(own, min(room, len(ids)), source.characters_cut)
-            passages.append(self._passage_alone(ids[:room], length, source.index))
-            pairs.append(self._pair(prompt, ids[:room], len(ids), length, source.index))
+            kept = ids[:room]
+            starts = np.arange(0, len(kept), self._pooled)
+            spans = np.stack([starts, np.minimum(starts + self._pooled, len(kept))], axis=1).astype(np.int32)
+            passages.append(self._plain.sequence(kept, length, source.index, spans=spans))
+            pairs.append(self._pair(prompt, kept, len(ids), length, source.index))
         digests = [blake2b(each.ids.tobytes(), digest_size=16).digest() for each in passages]
         return replace(Texts.of(pairs), digests=digests, images=Texts.of(passages))
 
@@ -107,11 +110,6 @@ class PassageEncoder:
         # The query alone may have another number of tokens than in the body.
         seen = len(own) + max(0, count - self._max_query)
         return _Prompt(ids, TextLength(seen, len(own) - over, source.characters_cut))
-
-    def _passage_alone(self, ids: Int32, length: TextLength, index: int | None) -> TokenSequence:
-        starts = np.arange(0, len(ids), self._pooled)
-        spans = np.stack([starts, np.minimum(starts + self._pooled, len(ids))], axis=1).astype(np.int32)
-        return self._plain.sequence(ids, length, index, spans=spans)
 
     def _pair(self, prompt: _Prompt, passage: Int32, seen: int, own: TextLength, index: int | None) -> TokenSequence:
         rows, count = self._rows(len(passage)), len(prompt.ids)

@@ -134,7 +134,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
         """All texts of the parts, in order: of one request, or to be packed. Without their prefixes."""
-        spans = pooled = keys = type_ids = None
+        spans = pooled = keys = type_ids = shown = None
         images = [part.images for part in parts if part.images is not None]
         sizes = [len(part.ids) for part in parts]
         features = _joined_rows([part.features for part in parts], sizes)
@@ -146,6 +146,11 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             pooled = np.concatenate([part.all_pooled for part in parts])
         if any(part.keys is not None for part in parts):
             keys = np.concatenate([part.sizes if part.keys is None else part.keys for part in parts])
+        if any(part.shown is not None for part in parts):
+            counts = [0 if part.images is None else int(part.images.all_pooled.sum()) for part in parts]
+            before = np.cumsum([0, *counts[:-1]])
+            rows = [np.arange(n) if part.shown is None else part.shown for part, n in zip(parts, counts, strict=True)]
+            shown = np.concatenate([own + first for own, first in zip(rows, before, strict=True)]).astype(np.int32)
         return cls(
             ids=np.concatenate([part.ids for part in parts]),
             cu_seqlens=cu_seqlens_of(np.concatenate([part.sizes for part in parts]).tolist()),
@@ -164,7 +169,7 @@ class Texts(msgspec.Struct, kw_only=True, eq=False):
             digests=_joined([part.digests for part in parts], parts, b""),
             boxes=_joined([part.boxes for part in parts], parts, None),
             images=cls.join(images) if images else None,
-            shown=_joined_shown(parts),
+            shown=shown,
         )
 
     def __len__(self) -> int:
@@ -276,15 +281,6 @@ def _joined(columns: Sequence[Sequence[T]], parts: Sequence[Texts], missing: T) 
     if not any(columns):
         return []
     return [*chain.from_iterable(column or [missing] * len(part) for column, part in zip(columns, parts, strict=True))]
-
-
-def _joined_shown(parts: Sequence[Texts]) -> Int32 | None:
-    if all(part.shown is None for part in parts):
-        return None
-    counts = [0 if part.images is None else int(part.images.all_pooled.sum()) for part in parts]
-    before = np.cumsum([0, *counts[:-1]])
-    own = [np.arange(n) if part.shown is None else part.shown for part, n in zip(parts, counts, strict=True)]
-    return np.concatenate([rows + first for rows, first in zip(own, before, strict=True)]).astype(np.int32)
 
 
 def _joined_rows(parts: Sequence[npt.NDArray[N] | None], sizes: Sequence[int]) -> npt.NDArray[N] | None:

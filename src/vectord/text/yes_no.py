@@ -89,7 +89,12 @@ class YesNoEncoder:
             raise error.at(field="query") from None
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
         if len(body_prefix.ids) > self._room(limit) + SEAM_TOKENS and not self._caps_query:
-            return self._query_alone(body_prefix, sources, limit)
+            # The query leaves no room for passages, and is tokenized once, not once for each passage.
+            ids, passages = body_prefix.ids, self._plain.contents(sources)
+            return (
+                self._pair(body_prefix, source, ids, range(len(ids), len(ids) + len(passage)), limit)
+                for source, passage in zip(sources, passages, strict=True)
+            )
         return self._pairs(body_prefix, sources, limit)
 
     def _read_body_prefix(self, query: str, instruction: str, limit: Limit) -> _BodyPrefix:
@@ -115,14 +120,6 @@ class YesNoEncoder:
             offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             own = tokens_of(offsets, start, start + len(source.text))
             yield self._pair(body_prefix, source, ids, range(first + own.start, first + own.stop), limit)
-
-    def _query_alone(
-        self, body_prefix: _BodyPrefix, sources: Sequence[Source], limit: Limit
-    ) -> Iterator[TokenSequence]:
-        """For a query that leaves no room for passages. It is tokenized once, not once for each passage."""
-        for source, passage in zip(sources, self._plain.contents(sources), strict=True):
-            end = len(body_prefix.ids) + len(passage)
-            yield self._pair(body_prefix, source, body_prefix.ids, range(len(body_prefix.ids), end), limit)
 
     def _pair(
         self, body_prefix: _BodyPrefix, source: Source, ids: Int32, passage: range, limit: Limit
