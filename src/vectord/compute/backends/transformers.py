@@ -319,9 +319,9 @@ def read_config(spec: ModelSpec, settings: Settings) -> PreTrainedConfig:
 
 
 def find_class(spec: ModelSpec, settings: Settings) -> tuple[PreTrainedConfig, ModelClass]:
-    """Return the class that computes the model, and its config. Raises ModelUnavailable if there is none.
+    """Return the class that computes the model, from ids and mask to states, or logits; and its config.
 
-    settings: config.json.
+    settings: config.json. Raises ModelUnavailable if there is none.
     """
     own: set[Output] = {"splade"}
     if spec.scores_by_words and spec.model_type not in _PLAIN_HEADS:
@@ -329,16 +329,6 @@ def find_class(spec: ModelSpec, settings: Settings) -> tuple[PreTrainedConfig, M
     if missing := spec.outputs & own:
         raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
     config = read_config(spec, settings)
-    return config, _model_class(spec, config)
-
-
-def _classifies(spec: ModelSpec) -> bool:
-    """Whether transformers' class gives the scores."""
-    return "scores" in spec.outputs and not spec.scores_by_modules and not spec.scores_by_words
-
-
-def _model_class(spec: ModelSpec, config: PreTrainedConfig) -> ModelClass:
-    """Return the class from ids and mask to states, or logits. Raises ModelUnavailable if there is none."""
     mappings = [MODEL_FOR_TEXT_ENCODING_MAPPING, MODEL_MAPPING]
     if _classifies(spec):
         mappings = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING]
@@ -351,7 +341,12 @@ def _model_class(spec: ModelSpec, config: PreTrainedConfig) -> ModelClass:
         raise ModelUnavailable(f"model_type {spec.model_type!r}: transformers has no {what} of texts for it")
     if not {"input_ids", "attention_mask"} <= signature(found.forward).parameters.keys():
         raise ModelUnavailable(f"model_type {spec.model_type!r}: its network knows no padding, so texts would mix")
-    return found
+    return config, found
+
+
+def _classifies(spec: ModelSpec) -> bool:
+    """Whether transformers' class gives the scores."""
+    return "scores" in spec.outputs and not spec.scores_by_modules and not spec.scores_by_words
 
 
 def _load_body(

@@ -64,22 +64,18 @@ class Adapters(Generic[T]):
         up = up if rows is None else up[rows]
         factors = biases = None
         if any(one.magnitude is not None for one in changes):
-            by_adapter = self._factors(changes, weight, rows)
+            # (adapters + 1, O): what gives each row of the layer plus an adapter's change the length of the file.
+            plain, by_adapter = weight.as_float32(), np.ones((self._count + 1, weight.shape[0]), np.float32)
+            for one in changes:
+                if one.magnitude is not None:
+                    own_up, lengths = one.up.as_float32(), one.magnitude.as_float32()
+                    own_up, lengths = (own_up, lengths) if rows is None else (own_up[rows], lengths[rows])
+                    changed = plain + np.float32(one.scale) * own_up @ one.down.as_float32()
+                    by_adapter[one.adapter] = lengths / np.linalg.norm(changed, axis=1)
             factors = self._constant(layer, by_adapter)
             if bias is not None:
                 biases = self._constant(layer, (1 - by_adapter) * bias.as_float32())
         return LowRank(self._downs[layer], self._constant(layer, up), self._gates_of(changes), factors, biases)
-
-    def _factors(self, changes: Sequence[Change], weight: Weight, rows: slice | Int32 | None) -> Float32:
-        """(adapters + 1, O): what gives each row of the layer plus an adapter's change the length of the file."""
-        plain, factors = weight.as_float32(), np.ones((self._count + 1, weight.shape[0]), np.float32)
-        for one in changes:
-            if one.magnitude is not None:
-                up, lengths = one.up.as_float32(), one.magnitude.as_float32()
-                up, lengths = (up, lengths) if rows is None else (up[rows], lengths[rows])
-                changed = plain + np.float32(one.scale) * up @ one.down.as_float32()
-                factors[one.adapter] = lengths / np.linalg.norm(changed, axis=1)
-        return factors
 
     def of_table(self, layer: str, words: int, width: int) -> LowRank[T] | None:
         """Return the changes of a table of vectors; None: no adapter changes it."""

@@ -54,7 +54,13 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
     table = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
     layers = []
     width, inner = spec.hidden_size, spec.intermediate_size
-    for i, kind in enumerate(_kinds(config, spec.layers)):
+    kinds, attending = config.get("layer_types"), config.get("full_attn_idxs")
+    if kinds is None:
+        indices = range(spec.layers) if attending is None else attending
+        kinds = [_KINDS[i not in indices] for i in range(spec.layers)]
+    elif not isinstance(kinds, list) or len(kinds) != spec.layers or any(kind not in _KINDS for kind in kinds):
+        raise ModelUnavailable(f"config.json: layer_types must be {spec.layers} times one of {', '.join(_KINDS)}")
+    for i, kind in enumerate(kinds):
         layer = weights.under(f"layers.{i}.")
         mixer = _attention(spec, layer, table) if kind == "full_attention" else _convolution(config, spec, layer)
         layers.append(
@@ -109,16 +115,6 @@ def _spec(config: Mapping[str, Any]) -> TransformerSpec:
         norm_first=True,
         causal=not bidirectional,
     )
-
-
-def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
-    kinds, attending = config.get("layer_types"), config.get("full_attn_idxs")
-    if kinds is None:
-        indices = range(layers) if attending is None else attending
-        return [_KINDS[i not in indices] for i in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in _KINDS for kind in kinds):
-        raise ModelUnavailable(f"config.json: layer_types must be {layers} times one of {', '.join(_KINDS)}")
-    return kinds
 
 
 def _attention(spec: TransformerSpec, layer: WeightReader[T], table: CosSin[T]) -> Attention[T]:

@@ -78,7 +78,28 @@ HARMLESS_TENSORS = decoder.HARMLESS_TENSORS
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     if config["model_type"] in VISION:
         return _load_images(config, weights.after_prefix(IMAGES, PATCHES), ops)
-    return _load_texts(config, weights.after_prefix(TEXTS, decoder.WORDS), ops)
+    weights = weights.after_prefix(TEXTS, decoder.WORDS)
+    spec, is_third = decoder.read_spec(config), config["model_type"] == "qwen3_vl_text"
+    bias = facts.flag(config, "attention_bias", False) if is_third else False
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    section = facts.section(config, name)
+    facts.require(section, "mrope_interleaved", is_third)
+    plain = {key: "default" if value == "mrope" else value for key, value in section.items() if key[:6] != "mrope_"}
+    rotary = read_plain_rotary(
+        {"rope_theta": config.get("rope_theta"), name: plain},
+        theta=500_000.0 if is_third else 1_000_000.0,
+        positions=spec.max_tokens,
+    )
+    family = Family(
+        qkv_bias=bias or not is_third,
+        out_bias=bias,
+        head_norms=is_third,
+        windows=(None,) * spec.layers if is_third else qwen2.read_windows(config, spec),
+        rotary=rotary,
+        axes=_text_axes(section.get("mrope_section"), spec.head_size // 2, interleaved=is_third),
+        added_features=facts.size(config, "deepstack_layers", 0, at_least=0, at_most=spec.layers),
+    )
+    return decoder.load_decoder(spec, family, weights, ops)
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
@@ -121,30 +142,6 @@ def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> 
     return merged
 
 
-def _load_texts(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    spec, is_third = decoder.read_spec(config), config["model_type"] == "qwen3_vl_text"
-    bias = facts.flag(config, "attention_bias", False) if is_third else False
-    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    section = facts.section(config, name)
-    facts.require(section, "mrope_interleaved", is_third)
-    plain = {key: "default" if value == "mrope" else value for key, value in section.items() if key[:6] != "mrope_"}
-    rotary = read_plain_rotary(
-        {"rope_theta": config.get("rope_theta"), name: plain},
-        theta=500_000.0 if is_third else 1_000_000.0,
-        positions=spec.max_tokens,
-    )
-    family = Family(
-        qkv_bias=bias or not is_third,
-        out_bias=bias,
-        head_norms=is_third,
-        windows=(None,) * spec.layers if is_third else qwen2.read_windows(config, spec),
-        rotary=rotary,
-        axes=_text_axes(section.get("mrope_section"), spec.head_size // 2, interleaved=is_third),
-        added_features=facts.size(config, "deepstack_layers", 0, at_least=0, at_most=spec.layers),
-    )
-    return decoder.load_decoder(spec, family, weights, ops)
-
-
 def _text_axes(sections: Any, pairs: int, *, interleaved: bool) -> tuple[decoder.Array, ...]:
     """Which pairs of a head turn by time, row and column: one section after the other; or interleaved, they take
     turns, up to three times each section's number."""
@@ -175,10 +172,18 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
     rotary = read_plane_rotary(config, weights, spec.head_size, MAX_SIDE, theta=10_000.0)
     whole = None if config.get("fullatt_block_indexes") is None else _layers(config, "fullatt_block_indexes")
     windows: list[Window | None] = [None if whole is None or i in whole else "block" for i in range(spec.layers)]
+    words = None
+    if "num_position_embeddings" in config:
+        numbers = np.arange(MAX_SIDE, dtype=np.float64)[:, None]
+        words = Plane(
+            table=weights.tensor(POSITIONS, facts.size(config, "num_position_embeddings"), width),
+            numbers=weights.constant("numbers", numbers.astype(np.float32)),
+            inverses=weights.constant("inverses", 1 / np.maximum(numbers, 1)),
+        )
     return Transformer(
         replace(spec, output_size=(1 + len(taps)) * width),
         TransformerWeights(
-            words=_positions(config, weights, width) if "num_position_embeddings" in config else None,
+            words=words,
             patches=encoder.read_patches(config, weights, linear),
             layers=tuple(
                 encoder.read_layer(spec, weights, vision.names, i, rotary=rotary, window=window)
@@ -187,15 +192,6 @@ def _load_images(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T
             taps=taps,
         ),
         ops,
-    )
-
-
-def _positions(config: Mapping[str, Any], weights: WeightReader[T], width: int) -> Plane[T]:
-    numbers = np.arange(MAX_SIDE, dtype=np.float64)[:, None]
-    return Plane(
-        table=weights.tensor(POSITIONS, facts.size(config, "num_position_embeddings"), width),
-        numbers=weights.constant("numbers", numbers.astype(np.float32)),
-        inverses=weights.constant("inverses", 1 / np.maximum(numbers, 1)),
     )
 
 

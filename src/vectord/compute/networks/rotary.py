@@ -301,21 +301,16 @@ def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64
             )
         return frequencies / np.array(scaling.short), scaling.amplitude
     if scaling.by_index:
-        share = _divided_share(scaling, rotary.theta, head_size)
+        fast, slow = (
+            head_size
+            * (math.log(scaling.trained_positions) - math.log(turns) - math.log(2 * math.pi))
+            / (2 * math.log(rotary.theta))
+            for turns in (scaling.fast_turns, scaling.slow_turns)
+        )
+        low, high = max(math.floor(fast), 0), min(math.ceil(slow), head_size - 1)
+        share = (np.arange(head_size // 2) - low) / (high - low or 0.001)
     else:
         turns = scaling.trained_positions * frequencies / (2 * math.pi)
         share = 1 - (turns - scaling.slow_turns) / (scaling.fast_turns - scaling.slow_turns)
-    share = np.clip(share, 0, 1)  # (head_size / 2,) of each frequency that is divided
+    share = np.clip(share, 0, 1)  # (head_size / 2,) of each frequency: from 0 (kept) at fast_turns to 1 (divided)
     return frequencies * (1 - share + share / scaling.factor), scaling.amplitude
-
-
-def _divided_share(yarn: Interpolated, theta: float, head_size: int) -> npt.NDArray[np.float64]:
-    """(head_size / 2,) from 0 (kept) at fast_turns to 1 (divided) at slow_turns; not clipped."""
-
-    def index(turns: float) -> float:
-        logarithm = math.log(yarn.trained_positions) - math.log(turns) - math.log(2 * math.pi)
-        return head_size * logarithm / (2 * math.log(theta))
-
-    low = max(math.floor(index(yarn.fast_turns)), 0)
-    high = min(math.ceil(index(yarn.slow_turns)), head_size - 1)
-    return (np.arange(head_size // 2) - low) / (high - low or 0.001)

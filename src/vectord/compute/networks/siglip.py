@@ -31,24 +31,21 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Tr
         return clip.load_texts(config, weights, ops)
     if config["model_type"] == "siglip2_vision_model":
         weights = weights.under(clip.IMAGES)
-        return clip.read_images(config, weights, ops, words=_scaled_grid(config, weights), bias=True)
+        width, count = facts.size(config, "hidden_size"), facts.size(config, "num_patches", 256)
+        side = math.isqrt(count)
+        if side**2 != count:
+            raise ModelUnavailable(f"config.json: vision_config.num_patches {count} is not a square")
+        table = weights.array("embeddings.position_embedding.weight", count, width)
+        ones, same = np.ones((side, 1)), np.eye(side)
+        grid = ScaledGrid(
+            shares=weights.constant("shares", _shares(side, facts.size(config, "max_position_embeddings"))),
+            lines=weights.constant("lines", np.kron(same, ones)),
+            columns=weights.constant("columns", np.kron(ones, same)),
+            table=weights.constant("positions", table.T),
+        )
+        return clip.read_images(config, weights, ops, words=grid, bias=True)
     words = np.zeros((1, facts.size(config, "hidden_size")))
     return clip.load_images(config, weights, ops, words=weights.constant("words", words), bias=True)
-
-
-def _scaled_grid(config: Mapping[str, Any], weights: WeightReader[T]) -> ScaledGrid[T]:
-    width, count = facts.size(config, "hidden_size"), facts.size(config, "num_patches", 256)
-    side = math.isqrt(count)
-    if side**2 != count:
-        raise ModelUnavailable(f"config.json: vision_config.num_patches {count} is not a square")
-    table = weights.array("embeddings.position_embedding.weight", count, width)
-    ones, same = np.ones((side, 1)), np.eye(side)
-    return ScaledGrid(
-        shares=weights.constant("shares", _shares(side, facts.size(config, "max_position_embeddings"))),
-        lines=weights.constant("lines", np.kron(same, ones)),
-        columns=weights.constant("columns", np.kron(ones, same)),
-        table=weights.constant("positions", table.T),
-    )
 
 
 def _shares(side: int, most: int) -> npt.NDArray[np.float64]:

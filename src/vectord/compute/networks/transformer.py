@@ -298,16 +298,14 @@ class Transformer(Generic[T]):
         parts, tokens = layer.attention, batch.tokens
         if self._weights.keeps_features and tokens.features is not None:
             x = self._ops.place(x, tokens.features, tokens.type_ids)
-        a = self._attend(parts, x, batch) if isinstance(parts, Attention) else self._convolve(parts, x, batch)
-        return self._added(a, layer.attention_out_norm)
-
-    def _convolve(self, parts: ShortConvolution[T], x: T, batch: LayerInputs[T]) -> T:
-        ops, tokens = self._ops, batch.tokens
+        if isinstance(parts, Attention):
+            return self._added(self._attend(parts, x, batch), layer.attention_out_norm)
+        ops = self._ops
         before, after, value = (self._linear(x, part, batch) for part in (parts.before, parts.after, parts.value))
         u = ops.multiply(before, value)
         taps = [ops.multiply(ops.shift(u, offset, tokens) if offset else u, weights) for offset, weights in parts.taps]
         mixed = reduce(ops.add, taps if parts.bias is None else [*taps, parts.bias])
-        return self._linear(ops.multiply(after, mixed), parts.out, batch)
+        return self._added(self._linear(ops.multiply(after, mixed), parts.out, batch), layer.attention_out_norm)
 
     def _attend(self, parts: Attention[T], x: T, batch: LayerInputs[T]) -> T:
         ops, spec, tokens, rotations = self._ops, self._spec, batch.tokens, batch.rotations
