@@ -427,7 +427,28 @@ class Engine:
     def _resolve(self, request: ModelRequest, caller: Caller) -> ModelOrComposite:
         if request.model is not None:
             return self._registry.named(request.model, caller.models)
-        return self._registry.resolve(*_requirements(request), caller.models)
+        needs: Sequence[Requirement]  # what the model must be able to do, preferred conditions first
+        match request:
+            case EmbedRequest(outputs=outputs):
+                what = f"make {' and '.join(sorted(outputs)) or 'any'} vectors"
+                needs = [lambda target, kinds: outputs <= kinds and not VECTOR_KINDS.isdisjoint(kinds)]
+            case DocumentsRequest() | SimilarityRequest():
+                what, needs = "make dense vectors", [lambda target, kinds: kinds >= DENSE]
+            case RerankRequest(method=None):
+                what, needs = "rerank", [partial(_reranks, "scores"), partial(_reranks, None)]
+            case RerankRequest(method=method):
+                what, needs = f"rerank by {method}", [partial(_reranks, method)]
+            case ClassifyRequest(each_token=True):
+                what = "classify tokens"
+                needs = [
+                    lambda target, kinds: isinstance(target, ServedModel) and bool(kinds and target.spec.token_labels)
+                ]
+            case ClassifyRequest():
+                what = "classify"
+                needs = [lambda target, kinds: isinstance(target, ServedModel) and bool(kinds and target.spec.labels)]
+            case _:
+                what, needs = "tokenize", [lambda target, kinds: isinstance(target, ServedModel) and bool(kinds)]
+        return self._registry.resolve(what, needs, caller.models)
 
     def _with_adapter(self, request: ModelRequest) -> ModelRequest:
         """The request to MODEL under the task ADAPTER, if it names MODEL:ADAPTER."""
@@ -446,7 +467,21 @@ class Engine:
         spec, several = target.lead.spec, len(request.conversations) > 1
         task.check_most("conversations", len(request.conversations))
         if spec.template is not None and isinstance(request, EmbedRequest):
-            return _in_template(request)
+            # The users' messages are its inputs, and the systems' their prompt.
+            read = [conversation.instruction_and_item for conversation in request.conversations]
+            if None in read:
+                template = (
+                    "{field} must be a message of a user, after one of the system or none; this model reads no others."
+                )
+                raise InvalidField(template, field="conversations", index=read.index(None) if len(read) > 1 else None)
+            found = [each for each in read if each is not None]
+            prompts = {instruction for instruction, _ in found}
+            if len(prompts) > 1:
+                raise InvalidField(
+                    "{field} must have the same message of the system in one request.", field="conversations"
+                )
+            options = replace(request.text, prompt=prompts.pop() or request.text.prompt, add_special_tokens=True)
+            return replace(request, text=options, inputs=[item for _, item in found], conversations=())
         inputs: list[Item] = []
         for index, conversation in enumerate(request.conversations):
             place = index if several else None
@@ -601,29 +636,6 @@ async def _open(target: ModelOrComposite, request: ModelRequest, task: Task) -> 
                 pass
 
 
-def _requirements(request: ModelRequest) -> tuple[str, Sequence[Requirement]]:
-    """What a model must be able to do for the request: in words, and as conditions, preferred ones first."""
-    match request:
-        case EmbedRequest(outputs=outputs):
-            what = f"make {' and '.join(sorted(outputs)) or 'any'} vectors"
-            return what, [lambda target, kinds: outputs <= kinds and not VECTOR_KINDS.isdisjoint(kinds)]
-        case DocumentsRequest() | SimilarityRequest():
-            return "make dense vectors", [lambda target, kinds: kinds >= DENSE]
-        case RerankRequest(method=None):
-            return "rerank", [partial(_reranks, "scores"), partial(_reranks, None)]
-        case RerankRequest(method=method):
-            return f"rerank by {method}", [partial(_reranks, method)]
-        case ClassifyRequest(each_token=True):
-            return "classify tokens", [
-                lambda target, kinds: isinstance(target, ServedModel) and bool(kinds and target.spec.token_labels)
-            ]
-        case ClassifyRequest():
-            return "classify", [
-                lambda target, kinds: isinstance(target, ServedModel) and bool(kinds and target.spec.labels)
-            ]
-    return "tokenize", [lambda target, kinds: isinstance(target, ServedModel) and bool(kinds)]
-
-
 def _reranks(method: RerankMethod | None, target: ModelOrComposite, kinds: frozenset[AnswerKind]) -> bool:
     return isinstance(target, ServedModel) and method_of(kinds, bool(kinds) and target.spec.reranks, method) is not None
 
@@ -646,20 +658,6 @@ def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: 
                 model=target.name,
                 space=actual,
             )
-
-
-def _in_template(request: EmbedRequest) -> EmbedRequest:
-    """The request with the users' messages as its inputs, and the systems' as their prompt."""
-    read = [conversation.instruction_and_item for conversation in request.conversations]
-    if None in read:
-        template = "{field} must be a message of a user, after one of the system or none; this model reads no others."
-        raise InvalidField(template, field="conversations", index=read.index(None) if len(read) > 1 else None)
-    found = [each for each in read if each is not None]
-    prompts = {instruction for instruction, _ in found}
-    if len(prompts) > 1:
-        raise InvalidField("{field} must have the same message of the system in one request.", field="conversations")
-    text = replace(request.text, prompt=prompts.pop() or request.text.prompt, add_special_tokens=True)
-    return replace(request, text=text, inputs=[item for _, item in found], conversations=())
 
 
 def _placed(error: BaseException, request: ModelRequest) -> BaseException:

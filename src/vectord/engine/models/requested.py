@@ -26,7 +26,8 @@ _COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^+]+(\+[a-
 def requested_models(config: ModelConfig, names: Sequence[str] = ()) -> list[RequestedModel]:
     """The models of these names, by default of config.in_order, each once, even if a hub model is named in two ways.
 
-    Each is that of the operator's catalogue, else a folder in model_path, else one of the hub.
+    Each is that of the operator's catalogue, else a folder in model_path (named after the model or the last part of its
+    hub id), else one of the hub.
     """
     entries: dict[str, RequestedModel] = {}  # of the operator's catalogue
     if config.model_catalogue is not None:
@@ -35,23 +36,16 @@ def requested_models(config: ModelConfig, names: Sequence[str] = ()) -> list[Req
         entries = {entry.name or "": entry for entry in read_catalogue_file(Path(config.model_catalogue))}
     requested: dict[RequestedModel, RequestedModel] = {}
     for name in names or config.in_order:
-        one = _in_model_path(entries.get(name) or RequestedModel(name), config.model_path)
+        one = entries.get(name) or RequestedModel(name)
+        if config.model_path is not None:
+            hub_id = hub_id_of(one.model)
+            names_there = filter(None, (hub_id, hub_id.rpartition("/")[2]))
+            folders = (Path(config.model_path).expanduser() / each for each in names_there)
+            if (folder := next(filter(is_model_folder, folders), None)) is not None:
+                one = replace(one, model=str(folder.absolute()), name=one.name or one.model)
         # Equal for two names of one model: a catalogue name and its hub id.
         requested.setdefault(replace(one, model=hub_id_of(one.model)), one)
     return list(requested.values())
-
-
-def _in_model_path(requested: RequestedModel, model_path: str | None) -> RequestedModel:
-    """The model's folder inside model_path, if there is one, under the same name: that of the model or of its hub id's
-    last part."""
-    if model_path is None:
-        return requested
-    hub_id = hub_id_of(requested.model)
-    for name in filter(None, (hub_id, hub_id.rpartition("/")[2])):
-        folder = Path(model_path).expanduser() / name
-        if is_model_folder(folder):
-            return replace(requested, model=str(folder.absolute()), name=requested.name or requested.model)
-    return requested
 
 
 # --- names ----------------------------------------------------------------------------------------------------

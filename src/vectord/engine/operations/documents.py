@@ -96,20 +96,17 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
     check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
     check_precisions(request.precisions, normalize=request.normalize)
     task.check_count("documents", len(request.documents))
-    if request.spans is not None:
-        _check_spans(request.documents, request.spans, task)
-
-
-def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task: Task) -> None:
-    if len(spans) != len(documents):
+    if request.spans is None:
+        return
+    if len(request.spans) != len(request.documents):
         raise InvalidField(
             "{field} must have a list for each of the {limit} documents; got {given}.",
             field="spans",
-            limit=len(documents),
-            given=len(spans),
+            limit=len(request.documents),
+            given=len(request.spans),
         )
-    task.check_most("spans", sum(map(len, spans)), "chunk")
-    for index, (document, own) in enumerate(zip(documents, spans, strict=True)):
+    task.check_most("spans", sum(map(len, request.spans)), "chunk")
+    for index, (document, own) in enumerate(zip(request.documents, request.spans, strict=True)):
         done = 0
         for place, span in enumerate(own):
             if not done <= span.start < span.stop <= len(document):

@@ -58,9 +58,24 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     parts = target.parts(request.outputs)
     _check(parts, request, task)
     task.check_count("inputs", len(request.inputs))
-    if not request.has_only_texts and any(isinstance(one, Media) and one.has_pages for one in request.inputs):
-        return await _embed_pages(target, parts, request, task)
-    return await _embed(target, parts, request, task)
+    if request.has_only_texts or not any(isinstance(one, Media) and one.has_pages for one in request.inputs):
+        return await _embed(target, parts, request, task)
+    # Each page of a PDF has a row of its own; errors have the index of the file.
+    request, places = await _split_pages(request, task)
+    try:
+        result = await _embed(target, parts, request, task)
+    except VectordError as error:
+        if error.index is None:
+            raise
+        raise error.at(index=places[error.index].index) from error.__cause__
+    failures = {row: error.at(index=places[row].index) for row, error in result.failures.items()}
+    pictures = []
+    for page in request.inputs if request.pictures else ():
+        picture = b""
+        if isinstance(page, Media) and page.page is not None:
+            picture = await task.pool.images.run(PART_CHARACTERS, partial(picture_of, page))
+        pictures.append(picture)
+    return replace(result, pages=places, pictures=pictures, failures=failures)
 
 
 async def _embed(
@@ -105,30 +120,6 @@ async def _embed(
         limits={name: vectors.spec.max_tokens for name, vectors in made.items()},
         failures={index: error for vectors in made.values() for index, error in vectors.ran.failures.items()},
     )
-
-
-async def _embed_pages(
-    target: ModelOrComposite,
-    parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]],
-    request: EmbedRequest,
-    task: Task,
-) -> EmbedResult:
-    """Each page of a PDF has a row of its own; errors have the index of the file."""
-    request, places = await _split_pages(request, task)
-    try:
-        result = await _embed(target, parts, request, task)
-    except VectordError as error:
-        if error.index is None:
-            raise
-        raise error.at(index=places[error.index].index) from error.__cause__
-    failures = {row: error.at(index=places[row].index) for row, error in result.failures.items()}
-    pictures = []
-    for page in request.inputs if request.pictures else ():
-        picture = b""
-        if isinstance(page, Media) and page.page is not None:
-            picture = await task.pool.images.run(PART_CHARACTERS, partial(picture_of, page))
-        pictures.append(picture)
-    return replace(result, pages=places, pictures=pictures, failures=failures)
 
 
 async def _split_pages(request: EmbedRequest, task: Task) -> tuple[EmbedRequest, Sequence[InputPage]]:
@@ -350,7 +341,15 @@ async def vectors_of(
     if options.count_all and not is_partial:
         lengths = await task.whole_lengths(runner, request.inputs, lengths)
     if reads_by_table(runner, options):
-        ran = _from_table(runner, texts)
+        weights = runner.encoder.query_weights
+        assert weights is not None, "only if reads_by_table"
+        sparse = []
+        for ids in np.split(texts.ids, texts.cu_seqlens[1:-1]):
+            # The weight of each token that occurs, unless it is 0. Source: sentence-transformers SparseStaticEmbedding.
+            indices = np.unique(ids)
+            indices = indices[weights[indices] != 0]
+            sparse.append(Sparse(indices.astype(np.int32), weights[indices]))
+        ran = replace(NOTHING_RAN, answers={"sparse": sparse})
     else:
         ran = await task.run(runner, texts, kinds, partial=is_partial)
     colbert = await _colbert(spec, ran.each("colbert"), texts, options) if "colbert" in ran.answers else None
@@ -400,18 +399,6 @@ async def _partial_vectors(
 def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
     """Whether these are queries whose weights are in a table, which needs no forward pass."""
     return runner.encoder.query_weights is not None and runner.spec.is_query(options)
-
-
-def _from_table(runner: ModelRunner, texts: Texts) -> RunResult:
-    weights = runner.encoder.query_weights
-    assert weights is not None, "only if reads_by_table"
-    each = []
-    for ids in np.split(texts.ids, texts.cu_seqlens[1:-1]):
-        # The weight of each token that occurs, unless it is 0. Source: sentence-transformers SparseStaticEmbedding.
-        indices = np.unique(ids)
-        indices = indices[weights[indices] != 0]
-        each.append(Sparse(indices.astype(np.int32), weights[indices]))
-    return replace(NOTHING_RAN, answers={"sparse": each})
 
 
 def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:

@@ -150,7 +150,9 @@ class Task(msgspec.Struct):
 
         def encode_part(part: range) -> T:
             encoded = encode(part)
-            sizes.append(_pixels_bytes(encoded))
+            texts = [one for one in (encoded if isinstance(encoded, list) else [encoded]) if isinstance(one, Texts)]
+            read = [one if one.images is None else one.images for one in texts]
+            sizes.append(sum(image.rows_bytes for one in read for image in one.undecoded))
             if sum(sizes) > limit:  # without `given`: the rest is not read
                 template = "{field}: the pixels of its images may have at most {limit} bytes together, resized."
                 raise TooManyInputs(template, limit=limit)
@@ -350,12 +352,6 @@ def _has_image(one: TextOrPair) -> bool:
     if isinstance(one, str | Media):
         return isinstance(one, Media)
     return not (one and isinstance(one[0], int)) and any(isinstance(piece, Media) for piece in one)
-
-
-def _pixels_bytes(encoded: object) -> int:
-    texts = encoded if isinstance(encoded, list) else [encoded]
-    read = [one if one.images is None else one.images for one in texts if isinstance(one, Texts)]
-    return sum(image.rows_bytes for one in read for image in one.undecoded)
 
 
 def _count_characters(one: TextOrPair) -> int:

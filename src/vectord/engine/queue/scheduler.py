@@ -269,8 +269,7 @@ class Scheduler:
         first: Item | None = None
         texts = tokens = longest = 0
         while self._flow_of:
-            light = self._light_flow(light_room, begun)
-            flow = light or self._next_flow(now_s)
+            flow, is_light = self._next_flow(now_s, light_room, begun)
             item = flow.head
             if first is not None and item.request is not first.request:
                 break
@@ -291,7 +290,7 @@ class Scheduler:
             self._take(item, len(in_part), part_tokens, flow, now_s, is_last=begun[item] == len(sizes))
             texts, tokens, longest = texts + len(in_part), tokens + part_tokens, max(longest, *in_part)
             first = item if first is None else first
-            if light is not None:
+            if is_light:
                 light_room -= part_tokens
             elif only_light:
                 only_light = False
@@ -307,22 +306,20 @@ class Scheduler:
             return limits.max_batch_tokens
         return limits.max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
 
-    def _light_flow(self, room: int, begun: Mapping[Item, int]) -> Flow | None:
-        flow = next(iter(self._light), None)
-        if flow is None or flow.head.sizes[begun.get(flow.head, 0)] > room:
-            return None
-        return flow
-
-    def _next_flow(self, now_s: float) -> Flow:
-        """The next in order: the longest wait above max_age_s, else the least served. The queue is not empty."""
+    def _next_flow(self, now_s: float, light_room: int, begun: Mapping[Item, int]) -> tuple[Flow, bool]:
+        """The next in order, and whether it is a light one: a light one that fits, else the longest wait above
+        max_age_s, else the least served. The queue is not empty."""
+        light = next(iter(self._light), None)
+        if light is not None and light.head.sizes[begun.get(light.head, 0)] <= light_room:
+            return light, True
         oldest = next(iter(self._waiting), None)
         if oldest is not None and now_s - oldest.waiting_since_s >= self._max_age_s:
-            return oldest
+            return oldest, False
         for lane in sorted(self._lanes.values(), key=lambda lane: lane.start):
             flow = lane.first()
             if flow is not None:
                 self._clock = max(self._clock, lane.start)
-                return flow
+                return flow, False
         raise AssertionError("the queue is empty")
 
     def _take(self, item: Item, texts: int, tokens: int, flow: Flow, now_s: float, *, is_last: bool) -> None:
