@@ -629,7 +629,7 @@ def _strings(texts: object, name: str) -> list[str]:
 def _items(given: object, name: str) -> tuple[list[Item], bool]:
     """Texts and images as a list, and whether a single one was given. Images are not read yet."""
     if isinstance(given, (str, *_images())):
-        return [given], True
+        return [cast("Item", given)], True
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         return [*_strings(given, name)], False  # which raises
     listed = given if isinstance(given, list) else list(given)
