@@ -285,7 +285,21 @@ def _encoded(run: Callable[..., list[Encoding]], sources: Sequence[Source], spec
     except BaseException as error:
         if not is_library_failure(error) and not isinstance(error, TypeError):  # TypeError: not Unicode text
             raise
-        raise _first_failure(run, sources) from None
+    # The first source that is not Unicode text is at fault, else the first on which the tokenizer fails.
+    for source in sources:
+        try:
+            source.text.encode()
+        except UnicodeEncodeError:
+            template = "{field} is not Unicode text: it has half of a surrogate pair"
+            raise Untokenizable(template, index=source.index) from None
+    for source in sources:
+        try:
+            run([source.text])
+        except BaseException as error:
+            if not is_library_failure(error):
+                raise
+            raise Untokenizable("{field} makes this model's tokenizer fail", index=source.index) from None
+    raise Untokenizable("{field} makes this model's tokenizer fail")
 
 
 def _groups(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:
@@ -299,20 +313,3 @@ def _groups(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:
             start, total = i, cost
     if start < len(sources):
         yield sources[start:]
-
-
-def _first_failure(run: Callable[[list[str]], object], sources: Sequence[Source]) -> Untokenizable:
-    """The error of the first source that is not Unicode text, else of the first on which the tokenizer fails."""
-    for source in sources:
-        try:
-            source.text.encode()
-        except UnicodeEncodeError:
-            return Untokenizable("{field} is not Unicode text: it has half of a surrogate pair", index=source.index)
-    for source in sources:
-        try:
-            run([source.text])
-        except BaseException as error:
-            if not is_library_failure(error):
-                raise
-            return Untokenizable("{field} makes this model's tokenizer fail", index=source.index)
-    return Untokenizable("{field} makes this model's tokenizer fail")

@@ -71,8 +71,22 @@ def named(requested: Sequence[RequestedModel], config: ModelConfig) -> list[Requ
         replace(one, served_name=name, aliases=aliases[name], pinned=name in config.pinned_models)
         for one, name in zip(requested, names, strict=True)
     ]
-    for text in config.lora:
-        _add_adapter(found, text)
+    names_of = [{one.name, one.model, hub_id_of(one.model), one.served_name} for one in found]
+    for text in config.lora:  # NAME=FOLDER of the only model, or MODEL:NAME=FOLDER, by its own name or that for clients
+        match = _LORA.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"lora: expected NAME=FOLDER or MODEL:NAME=FOLDER; got {text[:200]!r}")
+        model, name = match["model"], match["name"]
+        places = [i for i, own in enumerate(names_of) if (len(found) == 1 if model is None else model in own)]
+        if len(places) != 1:
+            which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
+            raise ConfigError(f"lora: {name}: {which}")
+        (place,) = places
+        adapters = found[place].adapters
+        if name in dict(adapters):
+            raise ConfigError(f"lora: {name}: the model has an adapter of this name")
+        adapters = (*adapters, (name, Path(match["folder"]).expanduser()))
+        found[place] = replace(found[place], adapters=adapters)
     return found
 
 
@@ -110,26 +124,6 @@ def _further_names(
         )
         for name, aliases in own.items()
     }
-
-
-def _add_adapter(models: list[RequestedModel], text: str) -> None:
-    """An adapter of config.lora: NAME=FOLDER of the only model, or MODEL:NAME=FOLDER, where MODEL is the model's own
-    name or its name for clients."""
-    match = _LORA.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"lora: expected NAME=FOLDER or MODEL:NAME=FOLDER; got {text[:200]!r}")
-    model, name = match["model"], match["name"]
-    names = [{one.name, one.model, hub_id_of(one.model), one.served_name} for one in models]
-    places = [i for i, own in enumerate(names) if (len(names) == 1 if model is None else model in own)]
-    if len(places) != 1:
-        which = "name the model: MODEL:NAME=FOLDER" if model is None else f"{model} is none of the models"
-        raise ConfigError(f"lora: {name}: {which}")
-    (place,) = places
-    adapters = models[place].adapters
-    if name in dict(adapters):
-        raise ConfigError(f"lora: {name}: the model has an adapter of this name")
-    adapters = (*adapters, (name, Path(match["folder"]).expanduser()))
-    models[place] = replace(models[place], adapters=adapters)
 
 
 # --- composites -----------------------------------------------------------------------------------------------

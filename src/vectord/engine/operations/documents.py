@@ -42,7 +42,13 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
         chunked = await task.chunk(runner, request.documents, how)
         task.check_count("documents", sum(map(len, chunked)), "chunk")
         if not request.vectors:
-            return _only_spans(served, target.name, request, chunked, task)
+            spans = TextLengths([sum(chunk.tokens for chunk in chunks) for chunks in chunked])
+            return DocumentsResult(
+                model=target.name,
+                fingerprint=space_of(served, request.dimensions, request.normalize),
+                documents=[ChunkedDocument(chunks=_shown(chunks), vectors={}) for chunks in chunked],
+                usage=usage_of(task, spans, request.documents, NOTHING_RAN),
+            )
         owners: Sequence[int] = [i for i, chunks in enumerate(chunked) for _ in chunks]
         further_tokens = 0  # read again, as the context of a window
         if request.late:
@@ -69,18 +75,6 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
         fingerprint=space_of(served, request.dimensions, request.normalize),
         documents=_documents(chunked, vectors, shown, request),
         usage=usage_of(task, lengths, request.documents, ran, further_tokens=further_tokens),
-    )
-
-
-def _only_spans(
-    served: ServedModel, name: str, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
-) -> DocumentsResult:
-    lengths = TextLengths([sum(chunk.tokens for chunk in chunks) for chunks in chunked])
-    return DocumentsResult(
-        model=name,
-        fingerprint=space_of(served, request.dimensions, request.normalize),
-        documents=[ChunkedDocument(chunks=_shown(chunks), vectors={}) for chunks in chunked],
-        usage=usage_of(task, lengths, request.documents, NOTHING_RAN),
     )
 
 
