@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,9 @@ def test_without_the_extra_they_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
     """The message names the client's setting and the extra."""
 
     def missing(name: str) -> Any:
-        raise PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(cl100k, "distribution", missing)
+    monkeypatch.setattr(metadata, "distribution", missing)
     assert cl100k.decode([100257]) is None
     with pytest.raises(ForeignIds) as refused:
         read(make_encoder(tmp_path, wordpiece()), [[11, 14]], PLAIN)

@@ -178,9 +178,13 @@ def _unused(
         yield f"set, but without effect here: {', '.join(dict.fromkeys(unused))} (see docs/configuration.md)"
     counting = {*profile.without_effect, *(name for one in profile.settings for name in _names(one, env_compat))}
 
+    present = {name for names in sources for name in names}
+
     def unread(other: Profile) -> dict[str, Setting]:
         """The variables that are set and count there, but not here."""
-        found = {name: one for one in other.settings for names in sources for name, _ in _texts(one, names, True)}
+        # Few of the 1,500 settings of all profiles are present, and os.environ takes microseconds for each name.
+        some = [one for one in other.settings if not present.isdisjoint((one.bare, *one.env))]
+        found = {name: one for one in some for names in sources for name, _ in _texts(one, names, True)}
         return {name: one for name, one in found.items() if name not in counting}
 
     bare = unread(profile)

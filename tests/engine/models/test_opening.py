@@ -384,7 +384,7 @@ def test_the_only_model_loads_ahead_once(monkeypatch: pytest.MonkeyPatch) -> Non
     given = ModelSource("fake", (), spec(), load_model)
     monkeypatch.setattr(opening, "open_models", lambda config, downloads: [given])
     (ahead,) = opening.load_ahead(Config()) or ()
-    assert threads == ["vectord-load-fake"]
+    assert threads == ["vectord-load-fake_0"]
     ahead.load()
     assert len(threads) == 1
     ahead.load()

@@ -54,6 +54,7 @@ def _without_telemetry() -> Iterator[None]:
 with _without_telemetry():
     import openvino as ov  # type: ignore[import-untyped]
     import openvino.opset16 as op  # type: ignore[import-untyped]
+    from openvino.op import Constant  # type: ignore[import-untyped]
 
 # op, ov: no other module imports openvino
 __all__ = ["LENGTH_STEP", "OpenvinoGraph", "OpenvinoOps", "build", "op", "ov"]
@@ -372,7 +373,8 @@ class OpenvinoOps(Ops[ov.Node]):
             fill_rows(written, map(in_bfloat16, weight.parts()) if self._bfloat16 else weight.parts())
             weight = Weight(weight.name, "BF16" if self._bfloat16 else "F32", written)
         array = weight.array
-        node = op.constant(ov.Tensor(array, array.shape, _TYPES[weight.dtype]), shared_memory=True)
+        # op.constant would read the signatures of its overloads for each weight.
+        node = Constant(ov.Tensor(array, array.shape, _TYPES[weight.dtype]), shared_memory=True)
         if weight.dtype in {"F16", "BF16"}:
             node = op.convert(node, "f32")
             if array.ndim > 1:

@@ -49,7 +49,6 @@ from vectord.engine.models.backend import (
     with_graph,
     without_images,
 )
-from vectord.engine.models.loading import begin
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import named, requested_models
 from vectord.errors import ConfigError, ModelUnavailable, StartError
@@ -100,7 +99,9 @@ def load_ahead(config: Config) -> list[ModelSource] | None:
         source, *others = open_models(config, downloads=False)
     except StartError:
         return None
-    begun = [begin(source.load, f"vectord-load-{source.name}", daemon=False)]
+    thread = ThreadPoolExecutor(1, f"vectord-load-{source.name}")
+    begun = [thread.submit(source.load)]
+    thread.shutdown(wait=False)
     wait(begun, 2 * HEAD_START_S)  # it first imports the backend, and two threads import at half the speed
     return [replace(source, load=lambda: begun.pop().result() if begun else source.load()), *others]
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend
-from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import (
     ModelCannot,
     ModelFailed,
@@ -28,6 +27,9 @@ from vectord.errors import (
 )
 from vectord.schema import VECTOR_KINDS, AnswerKind, ModelInfo, TextOptions, VectorKind
 from vectord.text.sequence import Encoder
+
+if TYPE_CHECKING:  # asyncio and the queue: imported while the first model loads
+    from vectord.engine.queue.runner import ModelRunner
 
 State: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
 REASON_CHARACTERS = 500  # of a failure; device libraries write pages
