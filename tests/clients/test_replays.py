@@ -167,12 +167,3 @@ def test_continue_shows_an_error(server):
     assert answer.status_code == 400
     assert answer.json()["error_type"] == "Empty"
     assert "`inputs" in answer.json()["error"]
-
-
-# --- Weaviate: usecases/modulecomponents/clients/transformers/transformers.go ---------------------------------
-
-
-# --- llama.cpp's server: its README, by which its clients are written -----------------------------------------
-
-
-# --- vLLM: the clients of examples/pooling in its repository --------------------------------------------------

@@ -148,6 +148,24 @@ def test_a_profile_has_its_products_models(tmp_path: Path, name: str, models: tu
     assert load(["--profile", name], NOTHING, tmp_path).config.model.in_order == models
 
 
+@pytest.mark.parametrize(
+    ("name", "places", "wait_s", "inputs", "dtype"),
+    [
+        ("embedding-server", 1, 0.0, 2, "float16"),
+        ("smart-embedder", 200, 0.5, 2048, "auto"),
+        ("simple-inference-server", 64, 2.0, 32, "auto"),
+        ("tei", 512, 0.0, 32, "auto"),
+    ],
+)
+def test_a_profile_has_its_products_limits(
+    tmp_path: Path, name: str, places: int, wait_s: float, inputs: int, dtype: str
+) -> None:
+    """Concurrent requests, the wait for admission, inputs of a request, and the number format of a GPU."""
+    config = started(name, tmp_path).config
+    limits = (config.engine.max_concurrent_requests, config.engine.queue_timeout_s, config.engine.max_client_batch_size)
+    assert (limits, config.device.dtype) == ((places, wait_s, inputs), dtype)
+
+
 def test_a_name_of_vectord_wins_over_the_product_s(tmp_path: Path) -> None:
     loaded = load(["--profile", "ollama"], {"OLLAMA_HOST": "0.0.0.0", "HOST": "127.0.0.1"}, tmp_path)
     assert loaded.config.server.host == "127.0.0.1"

@@ -128,11 +128,12 @@ def test_compose_serves_under_our_own_names() -> None:
 
 
 def test_compose_keeps_the_names_of_smart_embedder() -> None:
-    """Project, service, containers, volume and its path, a local port, five minutes to start."""
+    """Project, service, containers, volume and its path, a local port, five minutes to start; a CPU needs no GPU."""
     whole = compose("docker-compose.gpu.yml")
     gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
     assert whole["name"] == "smart-embedder"
     assert (gpu["container_name"], cpu["container_name"]) == ("smart-embedder-gpu", "smart-embedder-cpu")
+    assert (gpu["deploy"] is None, cpu["deploy"], cpu["build"]["dockerfile"]) == (False, None, "Dockerfile.cpu")
     assert whole["volumes"]["model-cache"]["name"] == "${HF_MODEL_CACHE_VOLUME:-smart-embedder-hf-cache}"
     assert gpu["volumes"] == ["model-cache:/app/model_cache"]
     assert gpu["ports"] == ["127.0.0.1:${VECTORD_PORT:-${PORT:-8000}}:8000"]

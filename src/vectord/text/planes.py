@@ -1,4 +1,4 @@
-"""The sizes and coordinates of images of any size, and of texts with them. images.py and templates.py call it.
+"""The sizes and coordinates of images of any size, and of texts with them. images.py and interleaved.py call it.
 
 Sizes are those of qwen_vl_utils' smart_resize, which the scripts of Qwen3-VL-Embedding and its reranker call, or of
 transformers' processor, which differs for images that are at most half a block wide or high.

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.server.grpc.fakes import METHODS
 
 from vectord.server import grpc as rpc
 from vectord.server.grpc import messages
+from vectord.server.grpc import tei_pb2 as pb
 
 PROTO = (Path(rpc.__file__).parent / "tei.proto").read_text("utf-8")
 
@@ -38,3 +40,28 @@ def test_the_generated_services_match_the_proto():
     served = {method.path: (method.streams, method.kind.DESCRIPTOR.name, method.streams) for method in messages.METHODS}
     assert served == {path: declared[path][:3] for path in declared if path != messages.RERANK_STREAM}
     assert declared[messages.RERANK_STREAM] == (True, "RerankStreamRequest", False, "RerankResponse")
+
+
+NUMBERS = {
+    "EmbedRequest": "inputs truncate normalize truncation_direction prompt_name dimensions",
+    "EmbedResponse": "embeddings metadata",
+    "Metadata": "compute_chars compute_tokens total_time_ns tokenization_time_ns queue_time_ns inference_time_ns",
+    "EmbedSparseRequest": "inputs truncate truncation_direction prompt_name",
+    "SparseValue": "index value",
+    "RerankRequest": "query texts truncate raw_scores return_text truncation_direction",
+    "RerankStreamRequest": "query text truncate raw_scores return_text truncation_direction",
+    "Rank": "index text score",
+    "PredictRequest": "inputs truncate raw_scores truncation_direction",
+    "PredictPairRequest": "inputs truncate raw_scores truncation_direction",
+    "Prediction": "score label",
+    "EncodeRequest": "inputs add_special_tokens prompt_name",
+    "SimpleToken": "id text special start stop",
+    "DecodeRequest": "ids skip_special_tokens",
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_field_numbers_never_change(name):
+    """TEI's clients were compiled with them."""
+    fields = {field.number: field.name for field in pb.DESCRIPTOR.message_types_by_name[name].fields}
+    assert fields == dict(enumerate(NUMBERS[name].split(), 1))
