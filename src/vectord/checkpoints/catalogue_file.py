@@ -41,10 +41,10 @@ _POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "last_token": "last", "cls":
 
 
 class _CatalogueModel(msgspec.Struct):
-    hf_repo_id: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
-    name: Annotated[str, Meta(pattern=r"^[^\s,;\x00]*$")] | None = None  # commas and semicolons separate MODELS
-    handler: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)+)?$")] | None = None
-    pooling: Annotated[str, Meta(pattern=f"(?i)^({'|'.join(_POOLINGS)})?$")] | None = None
+    hf_repo_id: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z")]
+    name: Annotated[str, Meta(pattern=r"^[^\s,;\x00]*\Z")] | None = None  # commas and semicolons separate MODELS
+    handler: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)+)?\Z")] | None = None
+    pooling: Annotated[str, Meta(pattern=rf"(?i)^({'|'.join(_POOLINGS)})?\Z")] | None = None
 
     def requested(self) -> RequestedModel:
         handler = None if self.handler in NATIVE_HANDLERS else self.handler or None
