@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -326,3 +327,16 @@ def test_a_vocabulary_that_is_not_known_gives_one_line(name: str, tmp_path: Path
 def test_the_small_vocabulary_is_valid(tmp_path: Path) -> None:
     """So that each refusal above has the reason that it names."""
     assert load_tokenizer(vocabulary(tmp_path / "m.gguf"), None, lowercase=False).encode("ab").ids == [2]
+
+
+def test_a_long_token_takes_no_more_memory_than_the_file(tmp_path: Path) -> None:
+    """All ways to cut it would take 100 MB, and the memory of the machine for a token of a megabyte."""
+    keys = {"model": "llama", "pre": None, "merges": None, "scores": [0.0] * 3, "tokens": ["<unk>", "b", "ab" * 5000]}
+    path = vocabulary(tmp_path / "m.gguf", **keys, bos_token_id=0, eos_token_id=0, unknown_token_id=0)
+    tracemalloc.start()
+    try:
+        load_tokenizer(path, None, lowercase=False)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 20 * 2**20
