@@ -345,7 +345,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     colbert: Colbert | None = None
     query: ModelSpec | None = None  # the network of queries, of a model with two; None: this one reads them too
     query_by_default: bool | None = None  # of a model with both: whether texts without a kind are queries
-    # The network of images, or by yes_no.passages of passages, of a model with one; it makes dense vectors alone.
+    # The network of images, of a model with one; with yes_no.passages, that of passages. It makes dense vectors alone.
     images: ModelSpec | None = None
     image_text: ImageText | None = None  # with `images`: those vectors are rows of texts; None: vectors of their own
     template: InputTemplate | None = None  # None: an input is its prompt and itself

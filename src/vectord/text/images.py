@@ -89,7 +89,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
     coordinates: Int32 | None = None  # (n, 8) see compute/networks/planes.py; (n, 1) the window of each row
 
 
-class FileOfImage(msgspec.Struct, frozen=True, eq=False):
+class ImageFile(msgspec.Struct, frozen=True, eq=False):
     """Implements sequence.Undecoded, for an image of which the header is read."""
 
     media: Media
@@ -154,24 +154,23 @@ class ImageEncoder:
         facts, digest = facts_of(media, index), digest_of(media)
         views = views_of((facts.width, facts.height), self._processor)
         texts = Texts.join([self._sequence(view, digest, facts, index) for view in views.views])
-        return views, replace(texts, undecoded=[FileOfImage(media, self._processor, views, facts, index)])
+        return views, replace(texts, undecoded=[ImageFile(media, self._processor, views, facts, index)])
 
     def _sequence(self, view: View, digest: bytes, facts: ImageFacts, index: int) -> Texts:
         processor = self._processor
         grid = _grid(processor, view.height // processor.patch, view.width // processor.patch)
+        rows = len(grid.ids)
         if view.row:
             digest = blake2b(b"%d %d" % (view.row, view.column), digest_size=16, key=digest).digest()
         return Texts(
             ids=grid.ids,
             type_ids=grid.type_ids,
-            cu_seqlens=cu_seqlens_of([len(grid.ids)]),
+            cu_seqlens=cu_seqlens_of([rows]),
             spans=grid.blocks,
             pooled=None if grid.blocks is None else np.array([len(grid.blocks)], np.int32),
             coordinates=grid.coordinates,
             digests=[digest],
-            lengths=TextLengths.of(
-                [TextLength(len(grid.ids), len(grid.ids), images=(facts,), image_tokens=len(grid.ids))]
-            ),
+            lengths=TextLengths([rows], {0: TextLength(rows, rows, images=(facts,), image_tokens=rows)}),
             indexes=[index],
         )
 

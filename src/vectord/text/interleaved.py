@@ -216,7 +216,7 @@ class InterleavedEncoder:
         item.images.append(rows)
         item.blocks.append(image.blocks)
         item.boxes.append(image.boxes)
-        if (rows_so_far := sum(map(len, item.boxes))) > reading.limit.max_tokens:  # before the others are decoded
+        if (rows_so_far := sum(map(len, item.boxes))) > reading.limit.max_tokens:  # before the others are read
             raise _images_too_long(rows_so_far, reading.limit, item.index)
         item.facts += rows.lengths[0].images
         high, wide = image.blocks
@@ -259,15 +259,14 @@ class InterleavedEncoder:
                 images=tuple(item.facts),
                 image_tokens=int(np.count_nonzero(marks)),
             )
+            has_coordinates = self._has_coordinates and item.images
             sequence = self._plain.sequence(
                 ids[kept],
                 length,
                 item.index,
                 type_ids=marks[kept].astype(np.int32),
                 parts=tuple(TextLength(seen, kept) for seen, kept in counts) if item.owners > 1 else (),
-                coordinates=text_coordinates(marks[kept], item.blocks)
-                if item.blocks and self._has_coordinates
-                else None,
+                coordinates=text_coordinates(marks[kept], item.blocks) if has_coordinates else None,
             )
             yield sequence, boxes[kept]
 

@@ -122,13 +122,13 @@ class TextEncoder:
             texts = _filled(texts, *self._spec.filling)
         return replace(texts, adapter=adapter) if adapter else texts
 
-    def _read_mixed(self, request: ReadRequest, indexes: Sequence[int], own: InterleavedEncoder) -> Texts:
-        """own: reads some of the inputs, or all."""
-        runs = [(reads, list(run)) for reads, run in groupby(indexes, key=lambda i: own.reads(request.inputs[i]))]
+    def _read_mixed(self, request: ReadRequest, indexes: Sequence[int], encoder: InterleavedEncoder) -> Texts:
+        """The inputs that `encoder` reads, and between them the others."""
+        runs = [(reads, list(run)) for reads, run in groupby(indexes, key=lambda i: encoder.reads(request.inputs[i]))]
         if not any(reads for reads, _ in runs):
             return self._read_words(request, indexes)
-        prompt = "" if own.reads_pairs else self._prompt(request.options)
-        read = [own.read(request, run, prompt) if reads else self._read_words(request, run) for reads, run in runs]
+        prompt = "" if encoder.reads_pairs else self._prompt(request.options)
+        read = [encoder.read(request, run, prompt) if reads else self._read_words(request, run) for reads, run in runs]
         return read[0] if len(read) == 1 else Texts.join(read)
 
     def _read_words(self, request: ReadRequest, indexes: Sequence[int]) -> Texts:

@@ -35,6 +35,13 @@ _DEFAULTS = {
 _ENCODERS = ("encoder.", "encoder.text_model.")
 _IMAGES = ("encoder.vision_tower.", "encoder.multi_modal_projector.")
 _ABOVE_WORDS = tuple(prefix + part for prefix in _ENCODERS for part in ("layers.", "norm."))
+_HARMLESS = {
+    **CONFIG,
+    **harmless("images are not served", "boi_token_index eoi_token_index image_token_index mm_tokens_per_image"),
+    **harmless("training only", "classifier_dropout_rate dropout_rate"),
+    **harmless("its sections have their own", "vocab_size"),
+    **harmless("of the two networks", "is_encoder_decoder", True),
+}
 
 
 def add_passages(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
@@ -50,20 +57,9 @@ def add_passages(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     config.one_of("tie_word_embeddings", (True,), True)
     passage, text = (min(MAX_TOKENS, each.whole("max_position_embeddings", most=2**31)) for each in (encoder, decoder))
     rows = -(-passage // template.passages.pooled)
-    # A window of the decoder's layers hides no row, and a text that fits in it needs none.
+    # The decoder's window never hides the rows of a passage. A prompt that is no longer than it needs no window.
     text = min(text, rows + decoder.whole("sliding_window", most=2**31))
-    refuse_unread(
-        config,
-        {
-            **CONFIG,
-            **harmless(
-                "images are not served", "boi_token_index eoi_token_index image_token_index mm_tokens_per_image"
-            ),
-            **harmless("training only", "classifier_dropout_rate dropout_rate"),
-            **harmless("its sections have their own", "vocab_size"),
-            **harmless("of the two networks", "is_encoder_decoder", True),
-        },
-    )
+    refuse_unread(config, _HARMLESS)
     found = replace(
         spec,
         **_network(folder, encoder, "t5gemma2_encoder", passage),

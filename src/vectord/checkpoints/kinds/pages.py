@@ -55,7 +55,8 @@ _QWEN_END = "<|im_end|><|endoftext|>"
 class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """One model_type. The names and the defaults are those of transformers 5.24."""
 
-    model_type: str = ""  # of its vlm_config; "": one of qwen_vl.py, which knows all down to `row`
+    # Those of qwen_vl.py leave these out, down to `row`: GENERATIONS has them.
+    model_type: str = ""  # of its vlm_config
     text_type: str = ""  # of the network of texts
     text_defaults: Mapping[str, Any] = {}
     processor: str = ""  # the class of the images' processor
@@ -146,8 +147,8 @@ _VISION = tuple(outer + inner for outer in _IMAGES for inner in ("", "vision_mod
 _TOMOROS_BLOCKS = 1280  # of an image: max_num_visual_tokens of its processor
 _PROCESSOR = {
     **harmless("names, and the settings of images", "auto_map image_processor processor_class"),
-    **harmless("conversations and videos are not pages", "chat_template video_processor"),
-    **harmless("the same", "video_prompt_prefix video_prompt_suffix"),
+    **harmless("conversations are not pages", "chat_template"),
+    **harmless("videos are not pages", "video_processor video_prompt_prefix video_prompt_suffix"),
 }
 _HARMLESS = {
     **harmless("the tokenizer has it", "image_token_id image_token_index"),

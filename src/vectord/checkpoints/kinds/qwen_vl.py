@@ -40,8 +40,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     image_defaults: Mapping[str, Any]
 
 
-_IMAGES = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
-_OLDER_TEXTS = {
+_IMAGE_DEFAULTS = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
+_OLDER_TEXT_DEFAULTS = {
     "vocab_size": 152_064,
     "hidden_size": 8192,
     "intermediate_size": 29_568,
@@ -55,9 +55,9 @@ _OLDER_TEXTS = {
 }
 GENERATIONS: Mapping[str, Generation] = {
     "qwen2_vl": Generation(
-        text_defaults=_OLDER_TEXTS,
+        text_defaults=_OLDER_TEXT_DEFAULTS,
         image_defaults={
-            **_IMAGES,
+            **_IMAGE_DEFAULTS,
             "depth": 32,
             "embed_dim": 1280,
             "hidden_size": 3584,
@@ -67,9 +67,9 @@ GENERATIONS: Mapping[str, Generation] = {
         },
     ),
     "qwen2_5_vl": Generation(
-        text_defaults=_OLDER_TEXTS,
+        text_defaults=_OLDER_TEXT_DEFAULTS,
         image_defaults={
-            **_IMAGES,
+            **_IMAGE_DEFAULTS,
             "depth": 32,
             "hidden_size": 3584,
             "hidden_act": "silu",
@@ -94,7 +94,7 @@ GENERATIONS: Mapping[str, Generation] = {
             "rms_norm_eps": 1e-6,
         },
         image_defaults={
-            **_IMAGES,
+            **_IMAGE_DEFAULTS,
             "depth": 27,
             "hidden_size": 1152,
             "hidden_act": "gelu_pytorch_tanh",
@@ -119,7 +119,7 @@ _IMAGE = ImageText(token=ROW, view="<|vision_start|>{rows}<|vision_end|>", alone
 # What older files have in place of text_config, and some files next to it.
 _TEXT_KEYS = (
     *("attention_bias", "layer_types", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window"),
-    *("use_sliding_window", *_OLDER_TEXTS),
+    *("use_sliding_window", *_OLDER_TEXT_DEFAULTS),
 )
 _HARMLESS = {
     **CONFIG,
@@ -131,7 +131,7 @@ _HARMLESS = {
 }
 # Beginnings of the names of tensors: see compute/networks/qwen_vl.py.
 _OUTER = ("", "model.", "vlm.", "vlm.model.")
-_BESIDE_IMAGES = (
+_TEXTS = (
     *("embedding_proj_layer.", "custom_text_proj.", *(f"{outer}language_model." for outer in _OUTER)),
     # Older files have the layers of texts next to `visual`.
     *(f"{outer}{name}." for outer in _OUTER for name in ("embed_tokens", "layers", "norm", "lm_head")),
@@ -270,8 +270,13 @@ def _images(
     pixels = pixel_settings(settings, TOWERS["clip"].processor_defaults)
     processor = _read_processor(settings, config, limits)
     taps: list[int] = config.value("deepstack_visual_indexes", list[int], [])
+    coordinates = None
     model_type, free = f"{generation}_vision", processor.free
     assert free is not None, "of images of any size"
+    if free.side is not None:
+        coordinates = 8
+    elif free.window_blocks is not None:
+        coordinates = 1
     section = {
         **config.fields,
         **pixels,
@@ -285,7 +290,7 @@ def _images(
         model_type=model_type,
         architecture=model_type,
         tokenizer=settings.path,
-        others=_BESIDE_IMAGES,
+        others=_TEXTS,
         outputs=frozenset({"dense"}),
         hidden_size=(1 + len(taps)) * config.whole("hidden_size", most=WIDTH_LIMIT),
         max_tokens=processor.rows,
@@ -293,7 +298,7 @@ def _images(
         dimensions=(1 + len(taps)) * config.whole("out_hidden_size", most=WIDTH_LIMIT),
         merged=None,  # an adapter that changes the network of images has tensors that fit no layer of texts
         processor=processor,
-        coordinates=8 if free.side is not None else None if free.window_blocks is None else 1,
+        coordinates=coordinates,
     )
 
 

@@ -95,14 +95,17 @@ def read_third(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
 
 
 def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
-    """AttentionSpec.window of each layer: half of sliding_window on each side; if causal, as for others, and one more
-    for BidirLM."""
+    """Return AttentionSpec.window of each layer. sliding_window counts the token itself in a causal model, except
+    BidirLM, and the tokens on both sides in others."""
     usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
     sliding = read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
     if not any(sliding):
         return (None,) * spec.layers
     window = facts.size(config, "sliding_window")
-    window = window // 2 if not spec.causal else window if config["model_type"] == BIDIRLM else window - 1
+    if not spec.causal:
+        window //= 2
+    elif config["model_type"] != BIDIRLM:
+        window -= 1
     return tuple(window if slides else None for slides in sliding)
 
 

@@ -261,10 +261,12 @@ def _dense_projections(
         if module.weights is None:
             projections.append(Projection(normalizes=True))
             continue
-        file = None
-        if tensors is None or module.weights not in spec.weights:
+        file: Checkpoint | None = None
+        if tensors is not None and module.weights in spec.weights:
+            reader = WeightReader(tensors, ops)
+        else:
             file = open_checkpoint((module.weights,))
-        reader = WeightReader(tensors or {} if file is None else file, ops)
+            reader = WeightReader(file, ops)
         if isinstance(module, NormModule):
             norm = reader.norm("norm", module.in_features or spec.dimensions)
             projections.append(Projection(norm=norm, norm_eps=1e-5, file=file))  # torch.nn.LayerNorm's default

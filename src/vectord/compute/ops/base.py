@@ -108,7 +108,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def after(self) -> int | None:
         """How far it sees later ones; None: to the end."""
-        return 0 if self.causal else self.before if self.window_after is None else self.window_after
+        if self.causal:
+            return 0
+        return self.before if self.window_after is None else self.window_after
 
     @property
     def reach(self) -> Window | None:

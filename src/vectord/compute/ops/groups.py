@@ -69,8 +69,9 @@ def pooled_pieces(texts: PackedTexts) -> AttentionPieces:
 def attending_pieces(texts: PackedTexts, window: Window | None) -> AttentionPieces:
     """Every row as a query: in whole texts, in blocks, or where a window excludes most keys of a text, in pieces."""
     if window == "block":
-        runs = Runs(texts.blocks[:-1], np.diff(texts.blocks))
-        return AttentionPieces(runs, runs)
+        ends = texts.blocks
+        blocks = Runs(ends[:-1], np.diff(ends))
+        return AttentionPieces(blocks, blocks)
     starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
     queries = Runs(starts, lengths)
     keys = queries if texts.keys is None else Runs(starts, texts.keys)

@@ -156,10 +156,12 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
     if backend == "fake":  # known cosines of the published model do not hold for made-up numbers
         spec = replace(spec, known_cosines=())
     options = backend_options(device, backend)
-    queries = replace(requested, served_name=f"{requested.served_name} (queries)", aliases=())
-    further = "images" if spec.reads_images else "passages"
-    images = replace(requested, served_name=f"{requested.served_name} ({further})", aliases=())
-    has_images = spec.images is not None and (spec.images.processor is None or find_spec("PIL") is not None)
+
+    def network_of(spec: ModelSpec | None, inputs: str) -> ModelSource | None:
+        name = f"{requested.served_name} ({inputs})"
+        return None if spec is None else _source(spec, replace(requested, served_name=name, aliases=()), device)
+
+    images = None if spec.reads_images and find_spec("PIL") is None else spec.images
     return ModelSource(
         name=requested.served_name,
         aliases=requested.aliases,
@@ -167,8 +169,8 @@ def _source(spec: ModelSpec, requested: RequestedModel, device: DeviceConfig) ->
         load=partial(_load, spec, backend, options),
         pinned=requested.pinned,
         memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
-        queries=None if spec.query is None else _source(spec.query, queries, device),
-        images=_source(spec.images, images, device) if has_images and spec.images is not None else None,
+        queries=network_of(spec.query, "queries"),
+        images=network_of(images, "images" if spec.reads_images else "passages"),
     )
 
 

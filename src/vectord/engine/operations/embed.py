@@ -374,7 +374,7 @@ async def _partial_vectors(
             failures[one.index] = one.at(field="inputs")
     answers: dict[AnswerKind, Float32 | list[Any]] = {kind: _no_vectors(spec, kind, count) for kind in kinds}
     patches: list[Float32 | None] = [None] * count
-    lengths, ran = TextLengths.of([TextLength(0, 0)] * count), NOTHING_RAN
+    lengths, ran = TextLengths([0] * count), NOTHING_RAN
     if readable:
         texts = Texts.join(readable)
         made = await vectors_of(runner, request, kinds, task, shown=True, texts=texts)
