@@ -18,7 +18,6 @@ import psutil
 MAX_FAULTS = 5  # kept per attack
 PATIENCE_S = 30.0  # for the last responses after the end of an attack
 REPLY_BYTES = 256 * 2**20
-ANSWERS_OF_A_LOADED_SERVER = frozenset({429, 503})
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

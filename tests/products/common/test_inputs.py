@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.errors import InvalidField
 from vectord.products.common.inputs import (
-    Switch,
     join_chunks,
     read_fingerprint,
     read_kind,
     read_switch,
 )
 from vectord.schema import Span
-
-
-class Switched(msgspec.Struct):
-    flag: Annotated[Switch, msgspec.Meta(description="what it switches")] = None
-
 
 # --- inputs ---------------------------------------------------------------------------------------------------
 
