@@ -254,9 +254,8 @@ def _byte_fallback(vocabulary: _Vocabulary) -> str:
     for token, i in ids.items():
         if vocabulary.types[i] in (_CONTROL, _UNKNOWN, _BYTE):
             continue
-        parts = (
-            (token[:cut], token[cut:]) for cut in range(1, len(token))
-        )  # all at once take the square of its length
+        # One at a time: all together take the square of the token's length.
+        parts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         pairs = [(ids[left], ids[right], left, right) for left, right in parts if left in ids and right in ids]
         merges += [(-scores[i], left, right) for _, _, left, right in sorted(pairs)]
     merges.sort(key=lambda merge: merge[0])  # stable: of equal scores, the first token
