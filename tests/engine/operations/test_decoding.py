@@ -100,6 +100,20 @@ async def test_requests_together_stay_within_the_limit(decoder: Decoder, monkeyp
     assert 10 <= FakeImage.most <= 20
 
 
+async def test_large_images_do_not_delay_small_ones(decoder: Decoder, go: threading.Event) -> None:
+    """The second large image waits for the memory of the first; a small image has memory of its own."""
+    go.clear()
+    large = [
+        asyncio.ensure_future(ImageRun(decoder)(job_of(FakeImage(number, decoding.MAX_DECODING_BYTES)), None, FOREVER))
+        for number in (1, 2)
+    ]
+    small = asyncio.ensure_future(ImageRun(decoder)(job_of(FakeImage(3)), None, FOREVER))
+    await until(lambda: FakeImage.decoded == [1, 3])
+    go.set()
+    await asyncio.gather(small, *large)
+    assert FakeImage.decoded == [1, 3, 2]
+
+
 async def test_rows_count_until_their_run_has_ended(decoder: Decoder) -> None:
     """A request without room for its rows waits, and is refused as busy after its time."""
     decoder.rows.limit = 2 * FakeImage.rows_bytes
@@ -142,9 +156,9 @@ async def test_a_client_that_is_gone_stops_its_images(go: threading.Event) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     run.release()
-    assert (decoder._decoding.held, decoder.rows.held) == (20, 0)
+    assert (decoder._others.held, decoder.rows.held) == (20, 0)
     go.set()
-    await until(lambda: not decoder._decoding.held)
+    await until(lambda: not decoder._others.held)
     assert sorted(FakeImage.decoded) == [0, 1]
 
 

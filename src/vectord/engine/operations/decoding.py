@@ -24,7 +24,8 @@ from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.schema import Features, Int32
 from vectord.text.sequence import Undecoded
 
-MAX_DECODING_BYTES = 2**30  # of images that threads decode; the largest image takes 0.8 of it
+MAX_DECODING_BYTES = 2**30  # of large images that threads decode, the largest takes 0.8 of it; half of it for others
+LARGE_IMAGE_BYTES = 2**28  # from 22 megapixels on; a small image waited 25 s beside twelve of 64 megapixels
 MAX_ROWS_BYTES = 2**31  # of the rows of decoded images, until they have run
 
 
@@ -34,7 +35,7 @@ class Decoder:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.rows = Budget(MAX_ROWS_BYTES)
-        self._decoding = Budget(MAX_DECODING_BYTES)
+        self._large, self._others = Budget(MAX_DECODING_BYTES), Budget(MAX_DECODING_BYTES // 2)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="vectord-decode")
         self._closed = False
 
@@ -49,25 +50,22 @@ class Decoder:
         Raises as `Undecoded.rows`, and Overloaded and Unavailable.
         """
         size = image.decoding_bytes
-        await hold(self._decoding, size, max_wait_s)
+        budget = self._large if size > LARGE_IMAGE_BYTES else self._others
+        await hold(budget, size, max_wait_s)
         if self._closed or job.done.done():
-            self._decoding.release(size)
+            budget.release(size)
             if self._closed:
                 raise Unavailable(SHUT_DOWN)
             return
         future = self._threads.submit(_write, image, features, first)
         # No thread can be interrupted: the image of a cancelled request takes its memory until it is decoded.
-        future.add_done_callback(partial(self._ended, asyncio.get_running_loop(), size))
+        future.add_done_callback(partial(_ended, asyncio.get_running_loop(), budget, size))
         try:
             await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if self._closed:
                 raise Unavailable(SHUT_DOWN) from None
             raise
-
-    def _ended(self, loop: asyncio.AbstractEventLoop, size: int, _: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self._decoding.release, size)
 
 
 class ImageRun:
@@ -131,6 +129,11 @@ async def hold(budget: Budget, size: int, max_wait_s: float) -> None:
     except TimeoutError:
         template = "The images of other requests took the memory for images for {limit} s."
         raise Overloaded(template, limit=max_wait_s, retry_after_s=MIN_RETRY_AFTER_S) from None
+
+
+def _ended(loop: asyncio.AbstractEventLoop, budget: Budget, size: int, _: object) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(budget.release, size)
 
 
 def _write(image: Undecoded, features: Features, first: int) -> None:
