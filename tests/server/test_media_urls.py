@@ -117,7 +117,7 @@ async def test_the_limits_hold_for_the_whole_request(monkeypatch: pytest.MonkeyP
 
 async def test_slow_urls_of_one_client_leave_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client has some places, which its own requests wait for; if all are taken, the server is busy."""
-    monkeypatch.setattr(media_urls, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(media_urls, "TIMEOUT_S", 2.0)
     monkeypatch.setattr(media_urls, "MAX_REQUESTS", 10)
     fetcher = FakeFetcher()
     made = MediaUrls(cast("Fetcher", fetcher), 1000)
