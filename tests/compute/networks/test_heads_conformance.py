@@ -20,7 +20,7 @@ COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes t
     | {*DECODERS, "deberta_v2", "minicpm"},
     "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()}
     | {"deberta_v2", "qwen2", "qwen3"},
-    "head_rows": {*DECODERS, "qwen3_vl_text"},  # test_qwen_vl.py
+    "head_rows": {*DECODERS, "qwen3_vl_text", "t5gemma2_decoder"},  # the last two: test_qwen_vl.py, test_t5gemma2.py
 }
 
 
