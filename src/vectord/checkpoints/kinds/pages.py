@@ -73,6 +73,13 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     tile: str = ""
 
 
+_COLQWEN2 = Pages(
+    row=ROW,
+    prompt=_QWEN_PROMPT + _QWEN_END,
+    query_prefix="Query: ",
+    suffix="<|endoftext|>" * 10,
+    view="{rows}",
+)
 PAGES: Mapping[str, Pages] = {
     "colmodernvbert": Pages(
         model_type="modernvbert",
@@ -121,21 +128,9 @@ PAGES: Mapping[str, Pages] = {
         framed=False,
         view="{rows}",
     ),
-    "colqwen2": Pages(
-        row=ROW,
-        prompt=_QWEN_PROMPT + _QWEN_END,
-        query_prefix="Query: ",
-        suffix="<|endoftext|>" * 10,
-        view="{rows}",
-    ),
+    "colqwen2": _COLQWEN2,
     # Its reference is tomoro's own class, or colpali_engine's.
-    "colqwen3": Pages(
-        row=ROW,
-        prompt=_QWEN_PROMPT + _QWEN_END,
-        query_prefix="",
-        suffix="<|endoftext|>" * 10,
-        view="{rows}",
-    ),
+    "colqwen3": replace(_COLQWEN2, query_prefix=""),
 }
 # Prefixes of the tensors of each network, in files of all versions.
 _LAYERS = ("embedding_proj_layer", "custom_text_proj")  # to the vectors: of transformers, of colpali_engine

@@ -143,22 +143,26 @@ def add_networks(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     if folder.modules:
         raise ModelUnavailable(f"{folder.root / 'modules.json'}: not supported for model_type {folder.model_type}")
     if folder.model_type == "qwen2_vl":
-        return _add_gme(folder, spec)
-    judge = find_template(folder)
-    spec = read_networks(folder, spec, folder.config, folder.model_type, _script_limits)
+        spec = _read_gme(folder, spec)
+    else:
+        judge = find_template(folder)
+        spec = replace(
+            read_networks(folder, spec, folder.config, folder.model_type, _script_limits),
+            template=_EMBEDDER if judge is None else _template_of(judge),
+            coordinates=3,
+        )
+    model_type = spec.config["model_type"]
     return replace(
         spec,
-        model_type=spec.config["model_type"],
-        architecture=spec.config["model_type"],
+        model_type=model_type,
+        architecture=model_type,
         max_tokens=min(spec.max_tokens, MAX_TOKENS),
         image_text=_IMAGE,
-        template=_EMBEDDER if judge is None else _template_of(judge),
-        coordinates=3,
     )
 
 
-def _add_gme(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """The facts of GME-Qwen2-VL. Its class gives texts with images plain positions."""
+def _read_gme(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """The networks, limits and template of GME-Qwen2-VL. Its class gives texts with images plain positions."""
     config = folder.config
     if not is_gme(config):
         raise ModelUnavailable(
@@ -176,14 +180,7 @@ def _add_gme(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         return FreeSize(min_pixels=least, max_pixels=most, rounds_to_none=True, before=_GME_FIRST)
 
     spec = read_networks(folder, spec, config, "qwen2_vl", limits)
-    return replace(
-        spec,
-        model_type=spec.config["model_type"],
-        architecture=spec.config["model_type"],
-        max_tokens=min(spec.max_tokens, length),
-        image_text=_IMAGE,
-        template=_GME,
-    )
+    return replace(spec, max_tokens=min(spec.max_tokens, length), template=_GME)
 
 
 def _template_of(judge: YesNo) -> InputTemplate:
