@@ -39,11 +39,15 @@ _ACTIVATIONS: Mapping[str, Activation] = {**facts.ACTIVATIONS, "gelu": "gelu_tan
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    read = {"gemma": _first, "gemma2": _second}.get(config["model_type"], read_third)
-    spec, family = read(config)
+    return decoder.load_decoder(*read(config), weights, ops)
+
+
+def read(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
+    """Return the facts of a generation: of the third, if model_type names neither of the others."""
+    spec, family = {"gemma": _first, "gemma2": _second}.get(config["model_type"], _third)(config)
     bias = facts.flag(config, "attention_bias", False)
     family = replace(family, qkv_bias=bias, out_bias=bias, norm_offset=1.0)
-    return decoder.load_decoder(replace(spec, word_scale=spec.hidden_size**0.5), family, weights, ops)
+    return replace(spec, word_scale=spec.hidden_size**0.5), family
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
@@ -74,8 +78,7 @@ def _second(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
     return spec, Family(windows=windows, rotary=decoder.read_decoder_rotary(config, spec), outer_norms=True)
 
 
-def read_third(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
-    """Return the facts of Gemma 3, without those that all generations share."""
+def _third(config: Mapping[str, Any]) -> tuple[TransformerSpec, Family]:
     facts.require(config, "attn_logit_softcapping", None)
     facts.require(config, "is_causal", True)
     spec = decoder.read_spec(config, activation_key="hidden_activation")

@@ -35,16 +35,14 @@ HARMLESS_TENSORS = (
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     reads_queries = config["model_type"] == DECODER
-    spec, third = gemma.read_third(config)
-    spec = replace(spec, causal=reads_queries, word_scale=spec.hidden_size**0.5)
+    spec, third = gemma.read(config)
+    spec = replace(spec, causal=reads_queries)
     body = encoder = weights.after_prefix(_ENCODERS, decoder.WORDS)
     if reads_queries:
         body = weights.after_prefix([prefix + "decoder." for prefix in decoder.PREFIXES], "norm.weight")
-    size, bias = facts.size(config, "sliding_window", 4096), facts.flag(config, "attention_bias", False)
+    size = facts.size(config, "sliding_window", 4096)
     window = None if reads_queries else (size + 1) // 2 - 1
-    family = replace(
-        third, qkv_bias=bias, out_bias=bias, norm_offset=1.0, window_after=size // 2, attention_norms=_NORMS
-    )
+    family = replace(third, window_after=size // 2, attention_norms=_NORMS)
     assert family.sliding_rotary is not None
     axes = (weights.constant("rotary.axis", np.ones((1, spec.head_size // 2))),) if reads_queries else ()
     tables = [
