@@ -76,6 +76,15 @@ def item_of(parts: Sequence[str | Media]) -> Item:
     return parts[0] if len(parts) == 1 else parts
 
 
+def media_of(item: Input | tuple[str, str]) -> Sequence[Media]:
+    """The images and PDFs of an input; none of one that begins with a token id."""
+    if isinstance(item, Media):
+        return [item]
+    if isinstance(item, str) or not item or isinstance(item[0], int):
+        return ()
+    return [piece for piece in item if isinstance(piece, Media)]
+
+
 def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
     """The indices of `scores` (N,), best first; equal scores by their logits (N,), and then in order.
 

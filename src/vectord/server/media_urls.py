@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from vectord.errors import InvalidField, Overloaded, TooManyInputs, VectordError
-from vectord.schema import EmbedRequest, Media, MultiRequest, RerankRequest
+from vectord.schema import EmbedRequest, Media, MultiRequest, RerankRequest, media_of
 
 if TYPE_CHECKING:
     from vectord.server.fetching import Fetcher
@@ -44,10 +44,9 @@ def _urls(request: object, part: int | None = None) -> Iterator[tuple[str, Place
         fields = {"query": [request.query], "passages": request.passages}
     for field, items in fields.items():
         for index, item in enumerate(items):
-            is_of_ids = isinstance(item, Sequence) and len(item) > 0 and isinstance(item[0], int)
-            for piece in [item] if isinstance(item, Media | str) or is_of_ids else item:
-                if isinstance(piece, Media) and piece.url:
-                    yield piece.url, (field, None if field == "query" else index, part)
+            for media in media_of(item):
+                if media.url:
+                    yield media.url, (field, None if field == "query" else index, part)
 
 
 class MediaUrls:

@@ -24,7 +24,19 @@ from vectord.engine.operations.decoding import Decoder, ImageRun
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
-from vectord.schema import AnswerKind, Caller, ChunkOptions, Lane, Media, Span, TextLength, TextLengths, Timings, Usage
+from vectord.schema import (
+    AnswerKind,
+    Caller,
+    ChunkOptions,
+    Lane,
+    Media,
+    Span,
+    TextLength,
+    TextLengths,
+    Timings,
+    Usage,
+    media_of,
+)
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
@@ -160,7 +172,7 @@ class Task(msgspec.Struct):
 
         others = set(map(type, inputs)) - {str, tuple}
         # An image as the query costs as much as a part.
-        has_images = once >= PART_CHARACTERS or (bool(others) and any(map(_has_image, inputs)))
+        has_images = once >= PART_CHARACTERS or (bool(others) and any(map(media_of, inputs)))
         if has_images:
             encoded = await self.pool.images.spread(inputs, encode_part, once=once, each=each)
         else:
@@ -346,12 +358,6 @@ class EncoderPool:
                     raise result
                 encoded.append(result)
         return encoded
-
-
-def _has_image(one: TextOrPair) -> bool:
-    if isinstance(one, str | Media):
-        return isinstance(one, Media)
-    return not (one and isinstance(one[0], int)) and any(isinstance(piece, Media) for piece in one)
 
 
 def _count_characters(one: TextOrPair) -> int:
