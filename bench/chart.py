@@ -17,14 +17,15 @@ from bench.child import REPOSITORY
 RESULTS = REPOSITORY / "bench/results"
 PICTURE = REPOSITORY / "docs/performance.svg"
 
-WIDTH, HEIGHT = 860, 360
-PLOT = (60, 50, 340, 240)  # of the latencies: left, top, width, height
-BARS_LEFT, BAR_LEFT, BAR_WIDTH, BAR_STEP = 450, 690, 110, 22  # of the names, and of the bars
+WIDTH, HEIGHT = 980, 360
+PLOT = (60, 50, 320, 240)  # of the latencies: left, top, width, height
+PEERS_LEFT, LOADS_RIGHT, BARS_LEFT, BAR_WIDTH, BAR_STEP = 430, 788, 796, 130, 22
 TICKS = 4
 STYLE = (
     "text{font:12px sans-serif;fill:#333}.axis{stroke:#999;fill:none}.p50{stroke:#3f51b5;fill:none;stroke-width:2}"
-    ".p99{stroke:#e67e22;fill:none;stroke-width:2}.bar{fill:#3f51b5}.title{font-weight:bold;font-size:14px}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}.p50{stroke:#8c9eff}.bar{fill:#8c9eff}}"
+    ".p99{stroke:#e67e22;fill:none;stroke-width:2}.faster{fill:#3f51b5}.slower{fill:#e67e22}"
+    ".title{font-weight:bold;font-size:14px}.small{font-size:11px}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.p50{stroke:#8c9eff}.faster{fill:#8c9eff}}"
 )
 
 
@@ -60,26 +61,22 @@ def loads(report: Mapping[str, Any]) -> list[Loaded]:
 
 
 def ratios(report: Mapping[str, Any]) -> dict[str, float]:
-    """vectord's tokens per second divided by each peer's, by peer and load: the best rounds of both."""
-    found = {}
-    for name, rounds in report.get("rounds", {}).items():
-        ours, theirs = (
-            max(pair[side]["tokens"] / pair[side]["elapsed_s"] for pair in rounds) for side in ("vectord", "peer")
-        )
-        found[name] = ours / theirs
-    return found
+    """vectord's tokens per second divided by each peer's, by `PEER, LOAD`: what the report's rows say."""
+    values = {row["what"]: row["value"].split() for row in report.get("rows", ())}
+    return {what: float(value[0]) for what, value in values.items() if value[1:] == ["x"]}
 
 
 def draw(points: Sequence[Loaded], peers: Mapping[str, float], kept: Mapping[str, Any]) -> str:
     """Return the SVG. kept: the reports, whose machine and commit stand below their half."""
-    height = max(HEIGHT, 90 + BAR_STEP * len(peers))
+    height = max(HEIGHT, 100 + BAR_STEP * len(peers))
     parts = [*(_latencies(points) if points else ()), *(_bars(peers) if peers else ())]
-    for name, left in (("bench", PLOT[0]), ("peers", BARS_LEFT)):
+    for name, left in (("bench", PLOT[0]), ("peers", PEERS_LEFT)):
         if name in kept:
             conditions = kept[name]["conditions"]
-            about = f"{conditions['processor']}, commit {conditions['commit']}"
-            parts.append(_text(left, height - 10, about[:70]))
-    width = WIDTH if peers else BARS_LEFT
+            processor, _, instructions = conditions["processor"].rpartition(", ")
+            parts.append(_text(left, height - 24, processor, "small"))
+            parts.append(_text(left, height - 8, f"{instructions}, commit {conditions['commit']}", "small"))
+    width = WIDTH if peers else PEERS_LEFT
     label = "Latency against load, and other servers and libraries"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</svg>\n"
@@ -108,16 +105,23 @@ def _latencies(points: Sequence[Loaded]) -> Iterator[str]:
 
 
 def _bars(peers: Mapping[str, float]) -> Iterator[str]:
-    most = max(peers.values())
-    yield _text(BARS_LEFT, 24, "vectord's tokens/s divided by the peer's", "title")
-    for row, (name, ratio) in enumerate(sorted(peers.items(), key=lambda one: -one[1])):
-        y = 44 + BAR_STEP * row
-        width = BAR_WIDTH * ratio / most
-        yield _text(BAR_LEFT - 6, y + 12, name, anchor="end", size=11)
-        yield f'<rect class="bar" x="{BAR_LEFT}" y="{y}" width="{width:.1f}" height="{BAR_STEP - 6}"/>'
-        yield _text(BAR_LEFT + width + 4, y + 12, f"{ratio:.2f}")
+    scale = BAR_WIDTH / max(peers.values())
+    yield _text(PEERS_LEFT, 24, "vectord's tokens/s divided by the peer's", "title")
+    shown = ""
+    for row, (name, ratio) in enumerate(peers.items()):
+        peer, _, load = name.rpartition(", ")
+        y = 40 + BAR_STEP * row
+        if peer != shown:
+            yield _text(PEERS_LEFT, y + 12, peer)
+        shown = peer
+        kind = "faster" if ratio >= 1 else "slower"
+        yield _text(LOADS_RIGHT, y + 12, load, "small", anchor="end")
+        yield f'<rect class="{kind}" x="{BARS_LEFT}" y="{y}" width="{scale * ratio:.1f}" height="{BAR_STEP - 6}"/>'
+        yield _text(BARS_LEFT + scale * ratio + 4, y + 12, f"{ratio:.2f}")
+    equal = BARS_LEFT + scale
+    yield f'<path class="axis" d="M{equal:.1f} 36V{40 + BAR_STEP * len(peers)}"/>'
 
 
-def _text(x: float, y: float, words: str, kind: str = "", *, anchor: str = "start", size: int | None = None) -> str:
-    styled = f' class="{kind}"' if kind else f' style="font-size:{size}px"' if size else ""
+def _text(x: float, y: float, words: str, kind: str = "", *, anchor: str = "start") -> str:
+    styled = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{styled}>{escape(words)}</text>'

@@ -52,7 +52,8 @@ def _commit() -> str:
     git = ["git", "-C", str(REPOSITORY)]
     try:
         commit = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True)
-        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+        status = [*git, "status", "--porcelain", "--", ".", ":!bench/results", ":!docs/performance.svg"]
+        changes = subprocess.run(status, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit.stdout.strip() + (" with uncommitted changes" if changes.stdout else "")

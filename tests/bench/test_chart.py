@@ -23,7 +23,11 @@ BENCH = {
 }
 PEERS = {
     "conditions": CONDITIONS,
-    "rounds": {"a < b, 8 connections x 1 text": [{"vectord": a_round(100, 1, 1), "peer": a_round(40, 1, 1)}]},
+    "rows": [
+        {"what": "a < b, torch, 8 connections x 1 text", "value": "2.50 x"},
+        {"what": "a < b, torch, calls of 1 text", "value": "0.50 x"},
+        {"what": "a < b, torch, agreement with vectord", "value": "1.00000"},
+    ],
 }
 
 
@@ -31,21 +35,20 @@ def test_the_best_round_of_each_number_of_connections_is_a_point() -> None:
     assert chart.loads(BENCH) == [chart.Loaded(1, 20.0, 10, 20), chart.Loaded(8, 80.0, 40, 80)]
 
 
-def test_a_bar_is_the_ratio_of_the_best_rounds() -> None:
-    assert chart.ratios(PEERS) == {"a < b, 8 connections x 1 text": 2.5}
-
-
 def test_the_picture_shows_latencies_bars_and_the_commit_of_each() -> None:
     drawn = chart.draw(chart.loads(BENCH), chart.ratios(PEERS), {"bench": BENCH, "peers": PEERS})
     root = ElementTree.fromstring(drawn)
     words = [text.text for text in root.iterfind(".//svg:text", NAMES)]
-    assert {"a < b, 8 connections x 1 text", "2.50", "p99, 8 connections", "80"} <= set(words)
-    assert words.count("a processor, 2 cores, commit abc") == 2
+    assert {"8 connections x 1 text", "2.50", "calls of 1 text", "0.50", "p99, 8 connections", "80"} <= set(words)
+    assert words.count("a < b, torch") == 1
+    assert words.count("2 cores, commit abc") == 2
     lines = [line.get("points", "").split() for line in root.iterfind(".//svg:polyline", NAMES)]
     assert [len(line) for line in lines] == [2, 2]
+    bars = [(bar.get("class"), float(bar.get("width", ""))) for bar in root.iterfind(".//svg:rect", NAMES)]
+    assert bars == [("faster", chart.BAR_WIDTH), ("slower", chart.BAR_WIDTH / 5)]
 
 
 def test_without_peers_the_picture_has_latencies_only() -> None:
     drawn = chart.draw(chart.loads(BENCH), {}, {"bench": BENCH})
-    assert 'class="bar"' not in drawn
+    assert "<rect" not in drawn
     assert 'class="p50"' in drawn
