@@ -217,6 +217,9 @@ def test_the_client_sends_files_as_the_library_reads_them(clip: Path, url: str, 
         assert client.embed(folder / "1/a.PDF").shape == (3, library.dimensions)
         assert client.embed(folder / "0/0.png").shape == (library.dimensions,)
         found = client.embed_all(given, outputs=["dense"])
+        ranked, images = client.rerank("a fox", given[2::2]), library.rerank("a fox", given[2::2])
+        assert [one.passage for one in ranked] == [one.document for one in images]
+        np.testing.assert_allclose([one.score for one in ranked], [one.score for one in images], atol=1e-5)
     assert [(row.index, row.page) for row in found.pages] == [
         *[(0, None), (1, 1), (1, 2), (1, 3), (2, None), (3, 1), (3, 2), (3, 3), (4, None)]
     ]

@@ -197,8 +197,9 @@ def _documents(request: DocumentsRequest, space: str) -> DocumentsResult:
 
 
 def _rerank(request: RerankRequest, space: str) -> RerankResult:
-    used = usage(request.passages, truncate=request.text.truncate, field="passages")
-    logits = np.array([score_of(passage) for passage in request.passages], np.float32)
+    passages = list(map(str, request.passages))
+    used = usage(passages, truncate=request.text.truncate, field="passages")
+    logits = np.array([score_of(passage) for passage in passages], np.float32)
     return RerankResult(
         model=MODEL,
         fingerprint=space,
@@ -209,7 +210,7 @@ def _rerank(request: RerankRequest, space: str) -> RerankResult:
         query=TextLength(3, 2 if request.text.truncate else 3),
         passages=used.lengths,
         max_tokens=MAX_CHARACTERS,
-        spans=[Span(0, len(passage)) for passage in request.passages] if request.chunks else None,
+        spans=[Span(0, len(passage)) for passage in passages] if request.chunks else None,
     )
 
 

@@ -27,7 +27,7 @@ from tests.client.fakes import (
 
 import vectord
 from vectord.client import BadRequest, FingerprintChanged, ServerFailed, Span
-from vectord.client.calls import BULK_REQUESTS
+from vectord.client.client import BULK_REQUESTS
 from vectord.client.reading import LEAST_WIDTH
 from vectord.schema import ChunkOptions, EmbedRequest, Media, RerankRequest, TextOptions
 
@@ -163,6 +163,10 @@ def test_a_list_of_texts_and_images_is_one_input() -> None:
     assert len(call_sync(server, "embed", ["a", ["b", file, "c"], file])) == 3
     image = Media(file)
     assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a", ["b", image, "c"], image])
+    ranking = call_sync(server, "rerank", ["find", file], ["a", file, [file, "b"]])
+    passages = ["a", image, [image, "b"]]
+    assert call_of(server.requests[1]).request == RerankRequest(query=["find", image], passages=passages)
+    assert sorted(map(str, (one.passage for one in ranking))) == sorted(map(str, ["a", file, [file, "b"]]))
 
 
 def test_rerank_sends_all_its_options(call):

@@ -10,7 +10,7 @@ import pytest
 from tests.client.fakes import FakeServer
 
 from vectord.client import BadRequest
-from vectord.client.calls import BULK_REQUESTS
+from vectord.client.client import BULK_REQUESTS
 
 LARGE = ["abc"] * (BULK_REQUESTS + 1)
 ONE_EACH = {"texts_per_request": 1}

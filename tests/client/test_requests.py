@@ -15,7 +15,6 @@ from vectord.client.errors import BadRequest
 from vectord.client.requests import (
     GZIP_MIN_BYTES,
     HttpReply,
-    PartLimits,
     RequestPart,
     RequestTemplate,
     get,
@@ -27,18 +26,17 @@ from vectord.server.admission.gate import request_id
 
 TEMPLATE = RequestTemplate(path="/vectord/embed", key="inputs", body={"model": "m"})
 TEXTS = st.lists(st.text(max_size=20), max_size=30)
-LIMITS = st.builds(PartLimits, texts=st.integers(1, 8), characters=st.integers(1, 40))
 
 
-@given(TEXTS, LIMITS)
+@given(TEXTS, st.integers(1, 8), st.integers(1, 40))
 @settings(deadline=None)
-def test_a_part_ends_only_where_the_next_text_does_not_fit(texts, limits):
+def test_a_part_ends_only_where_the_next_text_does_not_fit(texts, most, characters):
     """So the number of requests is minimal for this order. A text that exceeds the limit is alone."""
-    for one, other in itertools.pairwise(split(TEMPLATE, texts, text_size, limits)):
-        fits = sum(map(len, one.items)) + len(other.items[0]) <= limits.characters
-        assert len(one.items) == limits.texts or not fits
-        assert len(one.items) <= limits.texts
-        assert sum(map(len, one.items)) <= limits.characters or len(one.items) == 1
+    for one, other in itertools.pairwise(split(TEMPLATE, texts, text_size, most, characters)):
+        fits = sum(map(len, one.items)) + len(other.items[0]) <= characters
+        assert len(one.items) == most or not fits
+        assert len(one.items) <= most
+        assert sum(map(len, one.items)) <= characters or len(one.items) == 1
 
 
 def test_the_body_has_the_options_and_the_items():

@@ -1,11 +1,11 @@
 """The Python client of vectord's own API: `vectord.Client`, and `vectord.AsyncClient` for asyncio.
 
 Also a distribution of its own, `vectord_client` (pyproject.toml in this folder), so all imports of its own modules are
-relative. Sparse vectors need scipy. Read calls.py first.
+relative. Sparse vectors need scipy. Read client.py first.
 
-    client ── a list of items ──▶ calls ── requests, a few at a time ──▶ transport ──▶ server
-                                    ▲                                        │
-                                    └─ reading ── replies, in order ─────────┘
+    client ── requests, a few at a time ──▶ transport ──▶ server
+       ▲                                        │
+       └────── reading ── replies, in order ────┘
 """
 
 from .answers import (

@@ -59,7 +59,7 @@ class Ranked(msgspec.Struct, frozen=True):
 
     index: int  # in the list of passages
     score: float
-    passage: str
+    passage: Any  # as it was given
     span: Span | None = None  # the best chunk, if `chunk` was set
 
 

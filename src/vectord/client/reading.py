@@ -6,7 +6,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 T = TypeVar("T")
-ReplyReader: TypeAlias = Callable[[HttpReply], T]
 
 FLOATS = "<f4"  # of vectors in base64
 LAYOUTS: Mapping[str, str] = {"float": FLOATS, "int8": "i1", "uint8": "u1", "binary": "i1", "ubinary": "u1"}
@@ -124,13 +123,16 @@ def read_ranked(reply: HttpReply, passages: int, top_n: int | None) -> RankedPas
         return answer
 
 
-def _reader(kind: Any, values: Callable[[Any], T]) -> ReplyReader[T]:
-    """A function that reads a reply as JSON of the type `kind` and returns `values` of it."""
+def _reader(kind: Any, values: Callable[[Any], list[T]]) -> Callable[[HttpReply, int], list[T]]:
+    """A function that reads a reply as JSON of the type `kind`, of which `values` has one for each of so many items."""
     decoder = msgspec.json.Decoder(kind)
 
-    def read(reply: HttpReply) -> T:
+    def read(reply: HttpReply, items: int) -> list[T]:
         with reading(reply):
-            return values(decoder.decode(reply.body))
+            found = values(decoder.decode(reply.body))
+            if len(found) != items:
+                raise ValueError("the number of values differs from the number of items")
+            return found
 
     return read
 
@@ -144,15 +146,21 @@ def _document(found: _Document) -> Document:
     )
 
 
-read_labels: ReplyReader[list[list[Label]]] = _reader(_Data[_Labels], lambda found: [one.labels for one in found.data])
-read_scores: ReplyReader[list[float]] = _reader(_Scores, lambda found: found.scores)
-read_tokens: ReplyReader[list[list[Token]]] = _reader(
-    _Data[_TokenizedText], lambda found: [one.tokens for one in found.data]
-)
-read_texts: ReplyReader[list[str]] = _reader(_Data[_Text], lambda found: [one.text for one in found.data])
-read_documents: ReplyReader[list[Document]] = _reader(_Data[_Document], lambda found: list(map(_document, found.data)))
-read_models: ReplyReader[list[Model]] = _reader(_Models, lambda found: found.models)
-read_health: ReplyReader[Health] = _reader(Health, lambda found: found)
+read_labels = _reader(_Data[_Labels], lambda found: [one.labels for one in found.data])
+read_scores = _reader(_Scores, lambda found: found.scores)
+read_tokens = _reader(_Data[_TokenizedText], lambda found: [one.tokens for one in found.data])
+read_texts = _reader(_Data[_Text], lambda found: [one.text for one in found.data])
+read_documents = _reader(_Data[_Document], lambda found: [*map(_document, found.data)])
+
+
+def read_models(reply: HttpReply) -> list[Model]:
+    with reading(reply):
+        return msgspec.json.decode(reply.body, type=_Models).models
+
+
+def read_health(reply: HttpReply) -> Health:
+    with reading(reply):
+        return msgspec.json.decode(reply.body, type=Health)
 
 
 # --- vectors --------------------------------------------------------------------------------------------------

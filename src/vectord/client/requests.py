@@ -57,14 +57,6 @@ class HttpReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartLimits:
-    """Limits of one request. An item with more characters gets a request of its own."""
-
-    texts: int
-    characters: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTemplate:
     """The parts that all requests of a call share."""
 
@@ -85,12 +77,12 @@ class RequestPart:
     def body(self) -> bytes:
         """The JSON body, with the content of files. Raises BadRequest for a text that UTF-8 cannot encode, OSError."""
         try:
-            return _encode({**self.template.body, self.template.key: [*map(_sent, self.items)]})
+            return _encode({**self.template.body, self.template.key: [*map(sent, self.items)]})
         except UnicodeEncodeError:
             error = BadRequest("half of a surrogate pair cannot be sent as text.")
         for index, item in enumerate(self.items, self.start):
             try:
-                _encode(_sent(item))
+                _encode(sent(item))
             except UnicodeEncodeError:
                 error = BadRequest(f"`{self.template.key}[{index}]`: half of a surrogate pair cannot be sent as text.")
                 error.field, error.index = self.template.key, index
@@ -110,14 +102,21 @@ class RequestPart:
 
 
 def split(
-    template: RequestTemplate, items: Iterable[Any], size: Callable[[Any, int], int], limits: PartLimits
+    template: RequestTemplate,
+    items: Iterable[Any],
+    size: Callable[[Any, int], int],
+    max_items: int,
+    max_characters: int,
 ) -> Iterator[RequestPart]:
-    """The requests for `items`, made lazily. size: (item, index) -> the item's number of characters."""
+    """The requests for `items`, made lazily. An item beyond the limit of characters gets a request of its own.
+
+    size: (item, index) -> the item's number of characters.
+    """
     start = characters = 0
     held: list[Any] = []
     for index, item in enumerate(items):
         more = size(item, index)
-        if held and (len(held) == limits.texts or characters + more > limits.characters):
+        if held and (len(held) == max_items or characters + more > max_characters):
             yield RequestPart(template, start, held)
             start, held, characters = index, [], 0
         held.append(item)
@@ -189,10 +188,10 @@ def request_headers() -> dict[str, str]:
     return {"x-request-id": os.urandom(16).hex(), "accept-encoding": "identity"}
 
 
-def _sent(item: object) -> object:
+def sent(item: object) -> object:
     """As the server reads it: an image or a PDF in an object."""
     if isinstance(item, list):
-        return [_sent(part) for part in item]
+        return [sent(part) for part in item]
     if not isinstance(item, bytes | Path):
         return item
     data = item if isinstance(item, bytes) else item.read_bytes()

@@ -21,7 +21,6 @@ import httpx
 from .errors import (
     TIMED_OUT,
     BadRequest,
-    ClientError,
     ServerFailed,
     Timeout,
     TryLater,
@@ -29,7 +28,7 @@ from .errors import (
     from_response,
 )
 from .options import Lane
-from .requests import HttpReply, HttpRequest, PartLimits
+from .requests import HttpReply, HttpRequest
 
 A = TypeVar("A")
 In = TypeVar("In")
@@ -76,34 +75,10 @@ class ClientSettings:
         if self.lane is not None and self.lane not in get_args(Lane):
             raise ValueError(f"lane must be one of {', '.join(get_args(Lane))}")
 
-    @property
-    def part_limits(self) -> PartLimits:
-        return PartLimits(texts=self.texts_per_request, characters=self.characters_per_request)
-
 
 def _check_range(name: str, value: int, least: int, most: int | None) -> None:
     if not isinstance(value, int) or value < least or (most is not None and value > most):
         raise ValueError(f"{name} must be {least} {'or more' if most is None else f'to {most}'}, not {value!r}")
-
-
-class Attempts:
-    """Counts the attempts to send one request, and decides about the next one."""
-
-    def __init__(self, max_retries: int, within_s: float = RETRY_WITHIN_S) -> None:
-        self._max_retries = max_retries
-        self._within_s = within_s
-        self._started_s = time.monotonic()
-        self._count = 0
-
-    def wait_s(self, error: ClientError) -> float | None:
-        """The seconds until the next attempt after `error`; None: the call fails with it."""
-        self._count += 1
-        if not isinstance(error, TryLater) or self._count > self._max_retries:
-            return None
-        own_s = min(FIRST_WAIT_S * 2.0 ** (self._count - 1), LONGEST_WAIT_S)
-        least_s = own_s if error.retry_after_s is None else error.retry_after_s
-        wait_s = least_s * (1 + JITTER * random.random())  # noqa: S311
-        return wait_s if time.monotonic() - self._started_s + wait_s <= self._within_s else None
 
 
 class Sender:
@@ -119,15 +94,20 @@ class Sender:
 
     async def send(self, request: HttpRequest) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError, with the exception of httpx as its cause."""
-        attempts = Attempts(self._settings.max_retries if request.retries else 0)
+        max_retries = self._settings.max_retries if request.retries else 0
+        last_s = time.monotonic() + RETRY_WITHIN_S
+        retries = 0
         while True:
             try:
                 return await self._once(request)
-            except ClientError as error:
-                wait_s = attempts.wait_s(error)
-                if wait_s is None:
+            except TryLater as error:
+                own_s = min(FIRST_WAIT_S * 2.0**retries, LONGEST_WAIT_S)
+                least_s = own_s if error.retry_after_s is None else error.retry_after_s
+                wait_s = least_s * (1 + JITTER * random.random())  # noqa: S311
+                if retries >= max_retries or time.monotonic() + wait_s > last_s:
                     raise
             await self._sleep(wait_s)
+            retries += 1
 
     async def _once(self, request: HttpRequest) -> HttpReply:
         settings, request_id = self._settings, request.headers["x-request-id"]
