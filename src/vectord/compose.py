@@ -25,7 +25,6 @@ from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.engine.models.puller import HubPuller
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S
 from vectord.errors import ConfigError, ExitCode, installing
@@ -144,7 +143,7 @@ def _engine(config: Config, observer: Observer, models: Sequence[ModelSource] | 
         composites=composites,
         store=None if shared is None else RedisStore(shared, config.engine.shared_cache_ttl_s),
         store_secret=shared_secret(config.engine),
-        puller=HubPuller(config),
+        pulling=config,
     )
 
 

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 
 from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
-from vectord.config import EngineConfig
+from vectord.config import Config, EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.events import BatchRan, Event, ModelStateChanged, Observer, RequestEnded, discard
 from vectord.engine.models.lifecycle import Lifecycle
-from vectord.engine.models.pulls import Puller, Pulls
+from vectord.engine.models.pulls import Pulls
 from vectord.engine.models.registry import (
     Composite,
     CompositeSource,
@@ -140,12 +140,12 @@ class Engine:
         composites: Sequence[CompositeSource] = (),
         store: Store | None = None,
         store_secret: bytes = b"",
-        puller: Puller | None = None,
+        pulling: Config | None = None,
     ) -> None:
         """models: earlier ones are preferred. max_batch_texts: the limit of one forward. Does not start anything.
 
         store: shared by replicas; the engine opens and closes it. store_secret: signs the stored answers.
-        puller: fetches models for operators; None: they get Forbidden.
+        pulling: with which operators pull models; None: they get Forbidden.
         """
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
@@ -173,7 +173,7 @@ class Engine:
         self._chat_templates = ChatTemplates()
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         self._lifecycle = Lifecycle(self._registry.models, self._config, self._make_runner, self._observe)
-        self._pulls = Pulls(puller, self._add)
+        self._pulls = Pulls(pulling, self._add)
         self.loaded = self._lifecycle.loaded  # set when every model that loads at start is ready or failed
 
     async def start(self) -> None:

@@ -20,8 +20,7 @@ from tests.reference.reference_models import write_bge_m3
 from vectord.checkpoints import pulling
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
-from vectord.engine.models import puller
-from vectord.engine.models.puller import HubPuller
+from vectord.engine.models import pulls
 from vectord.errors import Forbidden, InvalidField, ModelNotFound, Unavailable
 from vectord.schema import (
     ANYONE,
@@ -48,7 +47,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 async def serving(tmp_path: Path, **settings: object):
     model = replace(ModelConfig(hf_home=str(tmp_path / "hf")), **settings)
     config = Config(model=model, device=DeviceConfig(backend="fake"))
-    engine = Engine([source(FakeBackend(), "m0")], EngineConfig(model_loading="first-use"), puller=HubPuller(config))
+    engine = Engine([source(FakeBackend(), "m0")], EngineConfig(model_loading="first-use"), pulling=config)
     await engine.start()
     yield engine
     await engine.close()
@@ -113,7 +112,7 @@ async def test_the_settings_forbid_a_pull(hub: Hub, tmp_path: Path, settings: di
 
 async def test_a_model_may_be_too_large(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The admin key of a running server cannot fill the disk with one name."""
-    monkeypatch.setattr(puller, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(pulls, "LIMIT_BYTES", 1000)
     async with serving(tmp_path) as engine:
         assert "at most 1,000 bytes" in await refusal(engine)
 
@@ -246,7 +245,7 @@ async def test_files_of_a_model_of_the_settings_are_not_removed(hub: Hub, tmp_pa
         (pulled,) = [each.spec for each in engine._registry.targets if each.name == MODEL]
     config = Config(model=ModelConfig(hf_home=str(tmp_path / "hf")), device=DeviceConfig(backend="fake"))
     named = source(FakeBackend(), "m1", model=pulled)
-    engine = Engine([named], EngineConfig(model_loading="first-use"), puller=HubPuller(config))
+    engine = Engine([named], EngineConfig(model_loading="first-use"), pulling=config)
     await engine.start()
     with pytest.raises(Forbidden, match="settings of this server name the model m1"):
         await remove(engine)
