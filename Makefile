@@ -67,12 +67,11 @@ serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@exec .venv/bin/vectord serve $(ARGS)
 
 # What `make test` leaves to `make test-rest`: tests with other environments, programs, clients, attacks or reference
-# libraries, and those that take longest.
-REST_TESTS := $(addprefix tests/,answers attack audit bench cli/commands cluster/processes compute deploy docs safety \
-  server/pages survival bulk/test_kill.py checkpoints/test_adapters.py checkpoints/test_every_setting.py \
-  engine/cache/test_redis_store.py products/test_real_models.py \
-  products/test_smart_embedder_live.py server/admission/test_redis_buckets.py test_compose.py test_skips.py \
-  tools/doctor/test_references.py)
+# libraries, and those that take longest. In this order, so that no long file begins when the others have ended.
+REST_TESTS := $(addprefix tests/,checkpoints/test_every_setting.py safety survival attack bulk/test_kill.py compute docs \
+  cluster/processes deploy server/pages answers checkpoints/test_adapters.py cli/commands products/test_real_models.py \
+  products/test_smart_embedder_live.py test_compose.py tools/doctor/test_references.py engine/cache/test_redis_store.py \
+  server/admission/test_redis_buckets.py bench audit test_skips.py)
 
 # They use the packages and services of .venv-clients.
 SERVICE_TESTS := tests/examples tests/bulk/test_postgres.py
@@ -81,7 +80,7 @@ test: $(DEV_ENV) ## Run the tests of the promises, in one environment (a part: m
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile $(addprefix --ignore=,$(REST_TESTS) $(SERVICE_TESTS)))
 
 test-rest: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(HELM) programs $(NODE_CONSOLE) ## Run the other tests: numbers, browser, Helm, attacks
-	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile $(REST_TESTS)
+	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(REST_TESTS)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
 	@{ .venv-clients-apart/bin/python -m pytest tests/clients/apart && .venv-dev/bin/python -m pytest $(SERVICE_TESTS); } & others=$$!; \
