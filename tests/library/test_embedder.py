@@ -280,11 +280,11 @@ def test_rerank(embedder: Embedder) -> None:
 
 
 def test_help_lists_the_options_of_embed(embedder: Embedder) -> None:
-    """With their defaults; the twin for asyncio has the same, but for the progress bar. A wrong one is a TypeError."""
+    """With their defaults; the twin for asyncio has the same. A wrong one is a TypeError."""
     options = inspect.signature(Embedder.embed).parameters
     assert options["outputs"].default == "dense"
     assert options["truncate"].default is True
-    assert list(inspect.signature(Embedder.aembed).parameters) == [name for name in options if name != "show_progress"]
+    assert inspect.signature(Embedder.aembed).parameters == options
     assert inspect.signature(Embedder.arerank).parameters == inspect.signature(Embedder.rerank).parameters
     with pytest.raises(TypeError, match=r"Embedder\.embed\(\) got an unexpected keyword argument 'normalise'"):
         embedder.embed("a", normalise=True)  # type: ignore[call-arg]

@@ -17,12 +17,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from vectord.engine.engine import Engine
 
+P = ParamSpec("P")
 T = TypeVar("T")
 # A text; or an image or a PDF: the bytes of its file, or its path; or an image of Pillow's.
 TextOrImage: TypeAlias = "str | bytes | Path | Image"
@@ -114,6 +115,28 @@ class Label:
 
     label: str
     score: float
+
+
+def _twins(
+    name: str, call: Callable[Concatenate[Embedder, P], Coroutine[Any, Any, T]]
+) -> tuple[Callable[Concatenate[Embedder, P], T], Callable[Concatenate[Embedder, P], Coroutine[Any, Any, T]]]:
+    """The method `name`, which waits for the coroutine of `call`, and its twin for asyncio, on any event loop.
+
+    Cancelling the twin drops the texts that have not run yet.
+    """
+
+    @wraps(call)
+    def blocking(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._run(call(self, *arguments, **options))
+
+    @wraps(call)
+    async def awaitable(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await asyncio.wrap_future(self._submit(call(self, *arguments, **options)))
+
+    shown: Any = call  # in errors about arguments
+    shown.__qualname__ = f"Embedder.{name}"
+    blocking.__name__, awaitable.__name__ = name, f"a{name}"
+    return blocking, awaitable
 
 
 class Embedder:
@@ -221,7 +244,7 @@ class Embedder:
             f"Embedder({', '.join(map(repr, self.models))}, dimensions={self.dimensions}, max_tokens={self.max_tokens})"
         )
 
-    def embed(
+    def _embed(
         self,
         texts: TextOrImage | Iterable[Item],
         *,
@@ -238,7 +261,7 @@ class Embedder:
         colbert: Mapping[str, Any] | None = None,
         patches: bool = False,
         show_progress: bool | None = None,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single text; else Embeddings.
 
         texts: of a model that reads images, also those: paths, the bytes of files, or Pillow's images. A PDF has a row
@@ -258,61 +281,34 @@ class Embedder:
         show_progress: None: for long lists on a terminal or in a notebook.
         """
         several, is_single = _items(texts, "texts")
-        request = _request(
-            outputs,
-            model,
-            kind,
-            prompt_name,
-            prompt,
-            truncate,
-            normalize,
-            dimensions,
-            force_dimensions,
-            precision,
-            colbert,
+        kinds = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        for name, given, choices in (
+            ("outputs", kinds or (None,), VectorKind),
+            ("kind", () if kind is None else (kind,), InputKind),
+            ("precision", (precision,), Precision),
+        ):
+            if not set(given) <= set(get_args(choices)):
+                raise InvalidField("{field} accepts only {choices}.", field=name, choices=", ".join(get_args(choices)))
+        try:
+            rows = msgspec.convert(colbert or {}, MultiVectorOptions)
+        except msgspec.ValidationError as error:
+            raise InvalidField("{field}: {reason}", field="colbert", reason=str(error)) from None
+        request = EmbedRequest(
+            inputs=(),
+            model=model,
+            text=TextOptions(truncate=truncate, kind=kind, prompt_name=prompt_name, prompt=prompt),
+            outputs=frozenset(kinds),
+            normalize=normalize,
+            dimensions=dimensions,
+            force_dimensions=force_dimensions,
+            precisions=(precision,),
+            colbert=rows,
             patches=patches,
+            waits=True,
         )
-        with _progress(len(several), show_progress) as advance:
-            found = self._run(self._embed(several, request, advance))
-        return _without_wrapping(found, request, is_single=is_single)
+        return self._vectors_of(several, request, show_progress, is_single=is_single)
 
-    async def aembed(
-        self,
-        texts: TextOrImage | Iterable[Item],
-        *,
-        outputs: VectorKind | Sequence[VectorKind] = "dense",
-        model: str | None = None,
-        kind: InputKind | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate: bool = True,
-        normalize: bool = True,
-        dimensions: int | None = None,
-        force_dimensions: bool = False,
-        precision: Precision = "float",
-        colbert: Mapping[str, Any] | None = None,
-        patches: bool = False,
-    ) -> Any:
-        """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
-        several, is_single = _items(texts, "texts")
-        request = _request(
-            outputs,
-            model,
-            kind,
-            prompt_name,
-            prompt,
-            truncate,
-            normalize,
-            dimensions,
-            force_dimensions,
-            precision,
-            colbert,
-            patches=patches,
-        )
-        found = await self._arun(self._embed(several, request, _nothing))
-        return _without_wrapping(found, request, is_single=is_single)
-
-    def rerank(
+    def _rerank(
         self,
         query: Item,
         documents: Iterable[Item],
@@ -322,7 +318,7 @@ class Embedder:
         method: RerankMethod | None = None,
         truncate: bool = True,
         instruction: str | None = None,
-    ) -> list[Ranked]:
+    ) -> Coroutine[Any, Any, list[Ranked]]:
         """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared.
 
         query, documents: for a model that reads images, also those, as `texts` of `embed`, without PDFs.
@@ -332,21 +328,18 @@ class Embedder:
         truncate: cut documents that are too long; False: refuse them.
         instruction: for language models that read one; default: the model's own.
         """
-        return self._run(self._rerank(query, documents, top_k, model, method, truncate, instruction))
+        _check_item(query, "query")
+        listed, is_one = _items(documents, "documents")
+        if is_one:
+            listed = [*_strings(documents, "documents")]  # which raises
+        if top_k is not None and top_k < 0:
+            raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
+        text = TextOptions(truncate=truncate)
+        request = RerankRequest(query="", passages=(), model=model, method=method, text=text, instruction=instruction)
+        return self._ranking_of(query, listed, request, top_k)
 
-    async def arerank(
-        self,
-        query: Item,
-        documents: Iterable[Item],
-        *,
-        top_k: int | None = None,
-        model: str | None = None,
-        method: RerankMethod | None = None,
-        truncate: bool = True,
-        instruction: str | None = None,
-    ) -> list[Ranked]:
-        """`rerank` for asyncio, on any event loop."""
-        return await self._arun(self._rerank(query, documents, top_k, model, method, truncate, instruction))
+    embed, aembed = _twins("embed", _embed)
+    rerank, arerank = _twins("rerank", _rerank)
 
     def classify(
         self, texts: str | Iterable[str], *, model: str | None = None, truncate: bool = True
@@ -470,14 +463,16 @@ class Embedder:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    async def _embed(self, texts: Sequence[Item], request: EmbedRequest, advance: Advance) -> Embeddings:
+    async def _vectors_of(
+        self, texts: Sequence[Item], request: EmbedRequest, show_progress: bool | None, *, is_single: bool
+    ) -> Any:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
 
         if not texts:
             none: dict[str, Any] = {
                 kind: np.zeros((0, 0), np.float32) if kind == "dense" else [] for kind in request.outputs
             }
-            return Embeddings(model="", fingerprint="", **none)
+            return none["dense"] if request.outputs == {"dense"} else Embeddings(model="", fingerprint="", **none)
         running = asyncio.Semaphore(CONCURRENT_REQUESTS)
         is_text = all(isinstance(text, str) for text in texts)
         size = TEXTS_PER_REQUEST if is_text else IMAGES_PER_REQUEST
@@ -500,8 +495,14 @@ class Embedder:
             return cast("EmbedResult", result)
 
         starts = range(0, len(rows or texts), size)
-        found = _joined(await together([part(start) for start in starts]), starts, request)
-        return dataclasses.replace(found, pages=rows) if any(row.page for row in rows) else found
+        with _progress(len(texts), show_progress) as advance:
+            found = _joined(await together([part(start) for start in starts]), starts, request)
+        if any(row.page for row in rows):
+            found = dataclasses.replace(found, pages=rows)
+        if request.outputs != {"dense"}:
+            return found
+        assert found.dense is not None
+        return found.dense[0] if is_single and not found.pages else found.dense
 
     async def _answer(self, request: ClassifyRequest | RerankRequest | TokenizeRequest) -> Result:
         try:
@@ -511,38 +512,17 @@ class Embedder:
                 raise
             raise error.at(field=ARGUMENTS[error.field], index=error.index) from error.__cause__
 
-    async def _rerank(
-        self,
-        query: Item,
-        documents: Iterable[Item],
-        top_k: int | None,
-        model: str | None,
-        method: RerankMethod | None,
-        truncate: bool,
-        instruction: str | None,
+    async def _ranking_of(
+        self, query: Item, documents: Sequence[Item], request: RerankRequest, top_k: int | None
     ) -> list[Ranked]:
-        _check_item(query, "query")
-        listed, is_one = _items(documents, "documents")
-        if is_one:
-            listed = [*_strings(documents, "documents")]  # which raises
-        if top_k is not None and top_k < 0:
-            raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
-        if not listed:
+        if not documents:
             return []
-        given: list[Any] = [query, *listed]
+        given: list[Any] = [query, *documents]
         if not all(isinstance(item, str) for item in given):
             given = await asyncio.to_thread(lambda: [_read(item) for item in given])
-        request = RerankRequest(
-            query=given[0],
-            passages=given[1:],
-            model=model,
-            method=method,
-            text=TextOptions(truncate=truncate),
-            instruction=instruction,
-        )
-        result = cast("RerankResult", await self._answer(request))
+        result = cast("RerankResult", await self._answer(replace(request, query=given[0], passages=given[1:])))
         best = best_first(result.scores, result.logits)[:top_k].tolist()
-        return [Ranked(i, float(result.scores[i]), listed[i]) for i in best]
+        return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._finalizer.alive or not self._thread.is_alive():
@@ -557,9 +537,6 @@ class Embedder:
         except BaseException:
             future.cancel()
             raise
-
-    async def _arun(self, call: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(self._submit(call))
 
 
 async def _start(engine: Engine) -> None:
@@ -731,49 +708,6 @@ def _settings(**options: object) -> dict[str, Any]:
     return read
 
 
-def _request(
-    outputs: VectorKind | Sequence[VectorKind],
-    model: str | None,
-    kind: InputKind | None,
-    prompt_name: str | None,
-    prompt: str | None,
-    truncate: bool,
-    normalize: bool,
-    dimensions: int | None,
-    force_dimensions: bool,
-    precision: Precision,
-    colbert: Mapping[str, Any] | None,
-    *,
-    patches: bool,
-) -> EmbedRequest:
-    if isinstance(outputs, str):
-        outputs = (outputs,)
-    for name, given, choices in (
-        ("outputs", outputs or (None,), VectorKind),
-        ("kind", () if kind is None else (kind,), InputKind),
-        ("precision", (precision,), Precision),
-    ):
-        if not set(given) <= set(get_args(choices)):
-            raise InvalidField("{field} accepts only {choices}.", field=name, choices=", ".join(get_args(choices)))
-    try:
-        rows = msgspec.convert(colbert or {}, MultiVectorOptions)
-    except msgspec.ValidationError as error:
-        raise InvalidField("{field}: {reason}", field="colbert", reason=str(error)) from None
-    return EmbedRequest(
-        inputs=(),
-        model=model,
-        text=TextOptions(truncate=truncate, kind=kind, prompt_name=prompt_name, prompt=prompt),
-        outputs=frozenset(outputs),
-        normalize=normalize,
-        dimensions=dimensions,
-        force_dimensions=force_dimensions,
-        precisions=(precision,),
-        colbert=rows,
-        patches=patches,
-        waits=True,
-    )
-
-
 def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedRequest) -> Embeddings:
     def chained(name: str) -> Any:
         lists = [getattr(part, name) for part in parts]
@@ -798,13 +732,6 @@ def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedR
     )
 
 
-def _without_wrapping(found: Embeddings, request: EmbedRequest, *, is_single: bool) -> Any:
-    if request.outputs != {"dense"}:
-        return found
-    assert found.dense is not None
-    return found.dense[0] if is_single and not found.pages else found.dense
-
-
 def _quantized(vectors: Float32, precision: str) -> Array:
     """As sentence-transformers' quantize_embeddings: 256 steps between the least and greatest number of each column."""
     match precision:
@@ -825,16 +752,12 @@ def _tensor(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
-def _nothing(texts: int) -> None:
-    """No progress bar."""
-
-
 @contextmanager
 def _progress(texts: int, shown: bool | None) -> Iterator[Advance]:
     if shown is None:
         shown = texts > LARGE_TEXTS and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if not shown:
-        yield _nothing
+        yield lambda texts: None
         return
     from rich.console import Console  # noqa: PLC0415 - most calls show none
     from rich.progress import Progress  # noqa: PLC0415
