@@ -55,6 +55,7 @@ VALID = {
     "chunks of a byte": CHUNKED.replace(b"5\r\nhello\r\n", b"1\r\na\r\n" * 20) + GET,
     "expect": EXPECT,
     "blank lines first": b"\r\n\r\n\r\n" + GET,
+    "blank lines last": GET + b"\r\n" * HEADER_LIMIT_BYTES,
     "pipelined": GET + POST + CHUNKED + TRAILERS + EXPECT + b"\r\n" + GET + GET,
     "offered upgrade": with_offer(GET) + GET,
     "offered upgrade with a body": with_offer(POST) + with_offer(CHUNKED) + with_offer(EXPECT) + GET,
@@ -120,7 +121,6 @@ INVALID = {
     "a header too many": b"GET / HTTP/1.1\r\n" + b"a:\r\n" * (MAX_HEADERS + 1) + b"\r\n" + GET,
     "a byte too many": b"GET / HTTP/1.1\r\na:" + b" " * (HEADER_LIMIT_BYTES - 22) + b"b\r\n\r\n" + GET,
     "a line that never ends": b"GET /" + b"a" * HEADER_LIMIT_BYTES * 2,
-    "endless blank lines": GET + b"\r\n" * HEADER_LIMIT_BYTES,
     "endless trailers": CHUNKED[:-2] + b"ab:\r\n" * HEADER_LIMIT_BYTES,
     "endless chunk extension": CHUNKED[:-5] + b"1;" + b"a" * 3 * HEADER_LIMIT_BYTES,
 }

@@ -1,9 +1,12 @@
 """HTTP/1.1 over httptools, for an ASGI app. One HttpConnection per connection, on the event loop.
 
+The requests of a connection are answered one by one, each in a task of its own. A body is parsed as the app reads it,
+and the rest of it after the response. All later input is held, unparsed, until then, so the answers do not depend on
+how the input was divided into TCP segments.
+
 Only httptools decides where heads, chunks and requests end, and which input is invalid. This module chooses the pieces
 in which httptools receives the input. A piece ends where a request may end: after a blank line, or after the length
-that a head announced. Input after a request is held, unparsed, until the request is answered, so the answers do not
-depend on how the input was divided into TCP segments.
+that a head announced.
 
 Bounded: the bytes and the number of headers, per request; the unparsed input of all connections together; the framing
 of chunked bodies; the work of one iteration of the event loop; the time to send a request or to read a response.
@@ -15,7 +18,6 @@ import asyncio
 import logging
 import re
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -37,9 +39,9 @@ FREE_BYTES = 4096  # less than the other state of a connection
 EAGER_BYTES = 64  # of an unfinished head show whether it is HTTP
 PIECE_BYTES = 2**14  # of a chunked body
 PIECES_A_TURN = 2048  # 2 ms; one segment of 256 kB may have 40,000 chunks of one byte
-BUFFERED_BYTES = 2**16  # of a body that the app has not read, before the connection is read no further
+BUFFERED_BYTES = 2**16  # of a body that the app has not read, above which the connection is read no further
 WRITE_BUFFER_BYTES = 2**16  # of responses in this process, above which `send` waits until the client has read them all
-READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
+READ_STALL_S = 30.0  # for a complete head, between two parts of a body, and for the rest of an answered request
 IDLE_S = 75.0  # before a request; longer than common clients, so that they close first and lose no request
 
 BLANK_LINE = b"\r\n\r\n"
@@ -64,46 +66,52 @@ class HttpService:
     connections: set[HttpConnection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     unparsed: Budget = field(default_factory=lambda: Budget(UNPARSED_BYTES))
-    _turns: deque[HttpConnection] = field(default_factory=deque)
+    _turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def add_turn(self, connection: HttpConnection) -> None:
-        """Continue this connection's input later: of one of the waiting connections in each iteration of the event
-        loop."""
-        if not self._turns:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        self._turns.append(connection)
-
-    def _next_turn(self) -> None:
-        connection = self._turns.popleft()
-        if self._turns:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        connection.take_turn()
+    async def take_turn(self) -> None:
+        """Return in an iteration of the event loop in which no other connection continues its long input."""
+        async with self._turns:
+            await asyncio.sleep(0)
 
 
 class HttpConnection(asyncio.Protocol):
+    """Its `receive` and `send` are ASGI's, for the current request. A client that has left is no error.
+
+    A response needs its Content-Length, and exactly that many bytes of a body, none for HEAD; answer.py sends no other.
+    """
+
     transport: asyncio.Transport
 
     def __init__(self, service: HttpService, slot: ConnectionSlot) -> None:
         self.slot = slot
-        self.writable = asyncio.Event()
-        self.writable.set()
+        self.unparsed = b""
+        self.is_answered = True  # no request waits for its response, or for the rest of it
         self._service = service
         self._loop = asyncio.get_running_loop()
+        now_s = self._loop.time()
+        self.pace = ReadPace(now_s)
         self._parser = httptools.HttpRequestParser(self)
-        self._request: Request | None = None  # the last one
-        self._in_body = False
+        self._counted_bytes = 0  # of `unparsed`, in the budget of all connections
+        # Of the input that it waits for; None: it waits for none.
+        self._deadline_s: float | None = now_s + (IDLE_S if slot.error is None else RESERVED_S)
+        self._news = asyncio.Event()  # input, or the end
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._ended = False  # closed, or about to be
+        # The current request, or the last one:
+        self._is_current = False  # it has a task
+        self._closes = False  # ends the connection
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._expects_continue = False
+        self._in_body = False
+        self._is_body_received = False  # by the app
+        self._parts: list[bytes] = []  # of the body, which the app has not read
         self._body_left = 0  # of the length that the head announced
-        self._framing_bytes = 0  # parsed since the last head, or since the last data of a chunked body
-        self._pieces = 0  # of input, parsed in this turn
-        self.unparsed = b""
-        self._counted_bytes = 0  # of `unparsed`, in the budget of all connections
-        self._waits_for_turn = False
-        self._is_paused = False
-        self._last_read_s = self._loop.time()  # when a head began, a part of a body arrived, or a response ended
-        self._ends = False  # ignores input; closes when the current response is complete
-        self.pace = ReadPace(self._last_read_s)
+        self._framing_bytes = 0  # parsed since the head, or since the last data of a chunked body
+        self._pieces = 0  # parsed in this turn
+        self._response_head = b""  # until the first part of the response's body
+        self._has_begun_response = False
 
     # --- the transport's calls --------------------------------------------------------------------------------
 
@@ -117,76 +125,93 @@ class HttpConnection(asyncio.Protocol):
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
 
     def data_received(self, data: bytes) -> None:
-        if self._ends:
-            return
-        if not self.is_answered if self._in_body else not (self._framing_bytes or self.unparsed):
-            self._last_read_s = self._loop.time()
-        self._parse(self.unparsed + data if self.unparsed else data)
+        if self._is_current:
+            self._hold(self.unparsed + data)
+            self._news.set()
+        elif not self._ended:
+            self._begin_request(self.unparsed + data)
 
     def pause_writing(self) -> None:
-        self.writable.clear()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        self.writable.set()
+        self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ends = True
+        self._ended = True
         self._service.connections.discard(self)
         self._service.limits.release(self.slot)
         self._hold(b"")
-        if self._request is not None:
-            self._request.disconnect()
-        self.writable.set()
+        self._news.set()
+        self._writable.set()
         # Cycles, which would wait for the garbage collector: it stops the event loop for 30 ms during a flood.
         self.slot.close = lambda: None
-        self._request = None
         del self._parser
 
     # --- the input --------------------------------------------------------------------------------------------
 
-    def take_turn(self) -> None:
-        """Called by HttpService."""
-        self._waits_for_turn = False
-        if self.unparsed and not self._ends:
-            self._parse(self.unparsed)
+    def _begin_request(self, data: bytes) -> None:
+        """Parse the head of the next request, which starts its task, or hold what has arrived of it."""
+        data = data.lstrip(b"\r\n")  # RFC 9112, 2.2
+        end = data.find(BLANK_LINE, 0, self._service.header_limit_bytes) + len(BLANK_LINE)
+        if end >= len(BLANK_LINE):
+            self._feed(self._parser, OFFER.sub(b"", data[:end]))
+            data = data[end:]
+            if not self._is_current:  # HTTP/2's preface has a blank line before its end
+                self._refuse(400, INVALID)
+        elif len(data) > self._service.header_limit_bytes:
+            self._refuse(431, TOO_LARGE)
+        elif data:  # A complete head is parsed at once: thousands of unfinished ones cost neither time nor objects.
+            self._feed(httptools.HttpRequestParser(None), data[:EAGER_BYTES])
+            if not self.unparsed and self.slot.error is None:
+                self._deadline_s = self._loop.time() + READ_STALL_S
+        self._hold(data)
 
-    def _parse(self, data: bytes) -> None:
-        """Parse up to the end of the current request, or of the next one if there is none. Hold the rest."""
-        start, self._pieces = 0, 0
-        while start < len(data) and not self._ends and self._expects_input():
+    async def _read_body(self, deadline_s: float | None = None) -> None:
+        """Return with a part of the body, at its end, or at the end of the connection.
+
+        deadline_s: for the next input; None: READ_STALL_S from now.
+        """
+        while self._in_body and not self._parts and not self._ended:
             if self._pieces >= PIECES_A_TURN:
-                self._waits_for_turn = True
-                self._service.add_turn(self)
-                break
+                await self._service.take_turn()
+            self._parse_body()
+            if self._pieces == 0 and not self._ended:
+                self._deadline_s = deadline_s or self._loop.time() + READ_STALL_S
+                self.transport.resume_reading()
+                self._news.clear()
+                try:
+                    await self._news.wait()
+                finally:
+                    self._deadline_s = None
+
+    def _parse_body(self) -> None:
+        """Parse what has arrived of the body, at most PIECES_A_TURN of it."""
+        data, start, self._pieces = self.unparsed, 0, 0
+        while self._in_body and not self._ended and self._pieces < PIECES_A_TURN:
             end = self._end_of_piece(data, start)
             if end == start:
                 break
-            piece = memoryview(data)[start:end] if self._in_body else OFFER.sub(b"", data[start:end])
             self._framing_bytes += end - start
-            self._feed(self._parser, piece)
+            self._feed(self._parser, memoryview(data)[start:end])
             start = end
         self._hold(data[start:])
 
-    def _expects_input(self) -> bool:
-        return not self._waits_for_turn and (self._in_body or self.is_answered)
-
     def _end_of_piece(self, data: bytes, start: int) -> int:
-        """Where the next piece ends; `start` if more input must arrive first, or if a head or framing is too large."""
+        """Where the next piece of the body ends; `start` if more must arrive first, or if the framing is too large."""
         if self._body_left:
             return min(len(data), start + self._body_left)
         limit = start + self._service.header_limit_bytes - self._framing_bytes
-        stop = min(len(data), limit, start + PIECE_BYTES) if self._in_body else min(len(data), limit)
+        stop = min(len(data), limit, start + PIECE_BYTES)
         found = data.find(BLANK_LINE, start, stop)
         if found >= 0:
             return found + len(BLANK_LINE)
-        if limit < (start + len(BLANK_LINE) if self._in_body else len(data)):
-            self.refuse(431, TOO_LARGE)
-        elif self._in_body:  # without bytes in which a blank line may begin that the next segment completes
-            last = data[max(start, stop - 3) : stop]
-            return stop - len(last) + len(last.rstrip(b"\r\n"))
-        else:  # A complete head is parsed at once: thousands of unfinished ones cost neither time nor objects.
-            self._feed(httptools.HttpRequestParser(None), data[start : start + EAGER_BYTES])
-        return start
+        if limit < start + len(BLANK_LINE):
+            self._refuse(431, TOO_LARGE)
+            return start
+        # Without bytes in which a blank line may begin that the next segment completes.
+        last = data[max(start, stop - 3) : stop]
+        return stop - len(last) + len(last.rstrip(b"\r\n"))
 
     def _feed(self, parser: httptools.HttpRequestParser, piece: memoryview | bytes) -> None:
         self._pieces += 1
@@ -194,41 +219,28 @@ class HttpConnection(asyncio.Protocol):
             parser.feed_data(piece)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if len(self._headers) > MAX_HEADERS:
-                self.refuse(431, TOO_LARGE)
+                self._refuse(431, TOO_LARGE)
             else:
-                self.refuse(400, INVALID)
+                self._refuse(400, INVALID)
 
     def _hold(self, data: bytes) -> None:
-        """Keep input for later, if there is room."""
-        self.unparsed = b"" if self._ends else data
-        counted_bytes = max(0, len(self.unparsed) - FREE_BYTES)
+        """Keep input for later, if there is room. Read no further while it must wait for the app."""
+        self.unparsed = b"" if self._ended or (self._closes and not self._in_body) else data
+        counted_bytes = 0 if self._in_body else max(0, len(self.unparsed) - FREE_BYTES)
         if counted_bytes != self._counted_bytes:
             self._service.unparsed.release(self._counted_bytes)
             self._counted_bytes = counted_bytes
             if not self._service.unparsed.hold(counted_bytes):
-                self._counted_bytes, self.unparsed = 0, b""
-                if self.is_answered:
-                    self.refuse(503, TOO_MANY_BYTES)
-                self._ends = True
-        self.update_reading()
-
-    def update_reading(self) -> None:
-        """Read no more while input must not be parsed, or while the app does not read a body."""
-        unread_bytes = 0 if self._request is None else self._request.unread_bytes
-        pauses = not self._ends and (
-            unread_bytes > BUFFERED_BYTES or (self.unparsed != b"" and not self._expects_input())
-        )
-        if pauses != self._is_paused and not self.transport.is_closing():
-            self._is_paused = pauses
-            if pauses:
-                self.transport.pause_reading()
-            else:
-                self.transport.resume_reading()
+                self._counted_bytes, self.unparsed, self._closes = 0, b"", True
+                if not self._is_current:
+                    self._refuse(503, TOO_MANY_BYTES)
+        if self._is_current and len(self.unparsed) > (BUFFERED_BYTES if self._in_body else 0):
+            self.transport.pause_reading()
 
     # --- the parser's calls -----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if not self.is_answered:  # a piece with bytes of two requests: no proxy saw the second one
+        if self._is_current:  # a piece with bytes of two requests: no proxy saw the second one
             raise httptools.HttpParserError("a request inside another")
         self._url = b""
         self._headers = []
@@ -271,165 +283,112 @@ class HttpConnection(asyncio.Protocol):
         }
         if self.slot.error is not None or self.slot.proxied:
             scope[OVER_LIMIT] = self._service.limits.begin_request(self.slot, self._headers)
-        self._in_body = True
+        self._is_current = self._in_body = True
+        self.is_answered = self._has_begun_response = self._is_body_received = False
+        self._deadline_s = None
         self._body_left = int(headers.get(b"content-length", 0))
-        self._framing_bytes = 0
-        keep_alive = version != "1.0" and parser.should_keep_alive() and self.slot.error is None
-        expects = version != "1.0" and headers.get(b"expect", b"").lower() == b"100-continue"
-        self._request = Request(self, scope, keep_alive=keep_alive, expects_continue=expects)
-        task = self._loop.create_task(self._request.run(self._service.app))
+        self._framing_bytes = self._pieces = 0
+        self._closes = version == "1.0" or not parser.should_keep_alive() or self.slot.error is not None
+        self._expects_continue = version != "1.0" and headers.get(b"expect", b"").lower() == b"100-continue"
+        task = self._loop.create_task(self._answer(scope))
         self._service.tasks.add(task)
         task.add_done_callback(self._service.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
-        assert self._request is not None
         self._pieces += 1
         self._framing_bytes = 0
         self._body_left = max(0, self._body_left - len(body))
-        self._request.add_body(body)
+        self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        assert self._request is not None
         self._in_body = False
         self._headers = []
-        self._body_left = self._framing_bytes = 0
-        self._request.end_body()
-        if not self._request.keep_alive:
-            self._ends = True
 
     # --- answering --------------------------------------------------------------------------------------------
 
-    def refuse(self, status: int, message: bytes) -> None:
-        """Answer with an error, unless a part of another answer was sent, and close."""
-        self._ends = True
-        if self._request is None or self._request.complete or not self._request.started:
-            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(message))]
-            self.transport.write(response_head(status, [*headers, (b"connection", b"close")]) + message)
-        self.transport.close()
-
-    def on_response_complete(self, *, keep_alive: bool) -> None:
+    async def _answer(self, scope: dict[str, Any]) -> None:
+        """Run the app, read the rest of the request, and begin the next one."""
+        try:
+            await self._service.app(scope, self.receive, self.send)  # type: ignore[arg-type]
+        except asyncio.CancelledError:  # at the end of a shutdown
+            pass
+        except BaseException:
+            _log.exception("a request failed")
+        if not self.is_answered:  # the app has not completed its response
+            self._refuse(500, FAILED)
         if self.slot.proxied:
             self._service.limits.count_address(self.slot, None)
-        if self.transport.is_closing():
+        deadline_s = self._loop.time() + READ_STALL_S
+        while self._in_body and not (self._closes or self._ended):
+            self._parts.clear()
+            await self._read_body(deadline_s)
+        self._parts.clear()
+        if self._ended:
             return
-        if self._ends or not keep_alive:
-            self._ends = True
-            self.transport.close()
+        if self._closes:
+            self._end()
             return
-        self._last_read_s = self._loop.time()
-        if self.unparsed:
-            self._parse(self.unparsed)
-        else:
-            self.update_reading()
+        self._is_current = False
+        self._deadline_s = self._loop.time() + IDLE_S
+        self.transport.resume_reading()
+        data, self.unparsed = self.unparsed, b""
+        self._begin_request(data)
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether no request waits for its response, or for the rest of it."""
-        return self._request is None or self._request.complete
+    async def receive(self) -> dict[str, Any]:
+        if self._expects_continue and not self._ended:
+            self._expects_continue = False
+            self.transport.write(CONTINUE)
+        await self._read_body()
+        while self._is_body_received and not (self._ended or self.is_answered):
+            self._news.clear()
+            await self._news.wait()
+        if self._ended or self.is_answered:
+            return {"type": "http.disconnect"}
+        body = b"".join(self._parts)
+        self._parts.clear()
+        self._is_body_received = not self._in_body
+        return {"type": "http.request", "body": body, "more_body": self._in_body}
 
-    # --- stalled clients --------------------------------------------------------------------------------------
+    async def send(self, message: dict[str, Any]) -> None:
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._ended or self.is_answered:
+            return
+        if message["type"] == "http.response.start":
+            headers = list(message["headers"])
+            if (b"connection", b"close") in headers:
+                self._closes = True
+            elif self._closes:
+                headers.append((b"connection", b"close"))
+            self._response_head = response_head(message["status"], headers)
+            self._expects_continue = False
+            return
+        self.transport.writelines([self._response_head, message["body"]])
+        self._response_head = b""
+        self._has_begun_response = self.slot.answered = True
+        if not message.get("more_body", False):
+            self.is_answered = True
+            self._news.set()
+
+    def _refuse(self, status: int, message: bytes) -> None:
+        """Answer with an error, unless a part of another answer was sent, and close."""
+        if not self._ended and (self.is_answered or not self._has_begun_response):
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(message))]
+            self.transport.write(response_head(status, [*headers, (b"connection", b"close")]) + message)
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._news.set()
+        self.transport.close()
 
     def drop_if_stalled(self, now_s: float) -> None:
         """Called every second: close the connection of a client that stopped sending or reading."""
         self.pace.update(unread_bytes(self.transport), now_s)
         if self.pace.lag_s(now_s) > WRITE_STALL_S:
             self.transport.abort()
-            return
-        if self.slot.error is not None and self._request is None:
-            timeout_s = RESERVED_S
-        elif not self._in_body and not self.is_answered:
-            return
-        else:  # of an answered request: for all of its body
-            timeout_s = READ_STALL_S if self._in_body or self._framing_bytes or self.unparsed else IDLE_S
-        if now_s - self._last_read_s > timeout_s:
+        elif self._deadline_s is not None and now_s > self._deadline_s:
             self.transport.close()
-
-
-class Request:
-    """One request and its response: ASGI's `receive` and `send`. A client that has left is no error.
-
-    A response needs its Content-Length, and exactly that many bytes of a body, none for HEAD; answer.py sends no other.
-    """
-
-    def __init__(
-        self, connection: HttpConnection, scope: dict[str, Any], *, keep_alive: bool, expects_continue: bool
-    ) -> None:
-        self.keep_alive = keep_alive
-        self.started = False  # a part of the response is written
-        self.complete = False
-        self.ended = False  # complete, or the client has left
-        self.unread_bytes = 0
-        self._connection = connection
-        self._scope = scope
-        self._expects_continue = expects_continue
-        self._parts: list[bytes] = []
-        self._has_more_body = True
-        self._news = asyncio.Event()
-        self._head = b""  # of the response, until the first part of its body
-
-    def add_body(self, part: bytes) -> None:
-        if not self.ended:
-            self._parts.append(part)
-            self.unread_bytes += len(part)
-            self._news.set()
-
-    def end_body(self) -> None:
-        self._has_more_body = False
-        self._news.set()
-
-    def disconnect(self) -> None:
-        self.ended = True
-        self._news.set()
-
-    async def run(self, app: ASGIApp) -> None:
-        try:
-            await app(self._scope, self.receive, self.send)  # type: ignore[arg-type]
-        except asyncio.CancelledError:  # at the end of a shutdown
-            pass
-        except BaseException:
-            _log.exception("a request failed")
-        if not self.ended:  # the app has not completed its response
-            self._connection.refuse(500, FAILED)
-
-    async def receive(self) -> dict[str, Any]:
-        if self._expects_continue and not self.ended:
-            self._expects_continue = False
-            self._connection.transport.write(CONTINUE)
-        if not self.ended:
-            await self._news.wait()
-            self._news.clear()
-        if self.ended:
-            return {"type": "http.disconnect"}
-        body = b"".join(self._parts)
-        self._parts.clear()
-        self.unread_bytes = 0
-        self._connection.update_reading()
-        return {"type": "http.request", "body": body, "more_body": self._has_more_body}
-
-    async def send(self, message: dict[str, Any]) -> None:
-        connection = self._connection
-        if not connection.writable.is_set():
-            await connection.writable.wait()
-        if self.ended:
-            return
-        if message["type"] == "http.response.start":
-            headers = list(message["headers"])
-            if (b"connection", b"close") in headers:
-                self.keep_alive = False
-            elif not self.keep_alive:
-                headers.append((b"connection", b"close"))
-            self._head = response_head(message["status"], headers)
-            self._expects_continue = False
-            return
-        connection.transport.writelines([self._head, message["body"]])
-        self._head = b""
-        self.started = connection.slot.answered = True
-        if not message.get("more_body", False):
-            self.complete = self.ended = True
-            self._parts.clear()
-            self.unread_bytes = 0
-            self._news.set()
-            connection.on_response_complete(keep_alive=self.keep_alive)
 
 
 def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
