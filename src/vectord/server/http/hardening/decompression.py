@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -75,66 +75,46 @@ def too_large(limit_bytes: int) -> InvalidRequest:
     return PayloadTooLarge(TOO_LARGE, limit=limit_bytes)
 
 
-class _BoundedOutput:
-    def __init__(self, limit_bytes: int, hold: Hold) -> None:
-        self.bytes = bytearray()
-        self._limit_bytes = limit_bytes
-        self._hold = hold
-
-    @property
-    def room(self) -> int:
-        """The most bytes of the next part: one byte above the limit shows that it is exceeded."""
-        return min(STEP_BYTES, self._limit_bytes + 1 - len(self.bytes))
-
-    def add(self, part: bytes) -> None:
-        if len(self.bytes) + len(part) > self._limit_bytes:
-            raise too_large(self._limit_bytes)
-        self._hold(len(part))
-        self.bytes += part
-
-
 def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> Content:
-    output = _BoundedOutput(limit_bytes, hold)
-    if encoding == "zstd":
-        frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
-        # In small steps: a few bytes may become a block of 128 KiB.
-        for start in range(0, len(body), ZSTD_STEP_BYTES):
-            try:
-                part = frame.decompress(body[start : start + ZSTD_STEP_BYTES])
-            except zstandard.ZstdError:
-                raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
-            output.add(part)
-        if not frame.eof or frame.unused_data:
-            raise MalformedBody(NOT_ONE_FRAME)
-        return output.bytes  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
+    output = bytearray()  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
+    try:
+        for part in _unzstd(body) if encoding == "zstd" else _inflated(body, encoding, limit_bytes):
+            if len(output) + len(part) > limit_bytes:
+                raise too_large(limit_bytes)
+            hold(len(part))
+            output += part
+    except (zlib.error, zstandard.ZstdError):
+        raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
+    return output
+
+
+def _unzstd(body: Content) -> Iterator[bytes]:
+    frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
+    for start in range(0, len(body), ZSTD_STEP_BYTES):  # in small steps: a few bytes may become a block of 128 KiB
+        yield frame.decompress(body[start : start + ZSTD_STEP_BYTES])
+    if not frame.eof or frame.unused_data:
+        raise MalformedBody(NOT_ONE_FRAME)
+
+
+def _inflated(body: Content, encoding: str, limit_bytes: int) -> Iterator[bytes]:
     window = GZIP
     if encoding != "gzip":
         # RFC 9110 defines "deflate" as the zlib format; some clients send the bare stream. The first bytes decide.
         is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
         window = zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
-    start = 0
+    end = 0
     for _ in range(MAX_GZIP_MEMBERS):
-        start = _member(body, start, encoding, window, output)
-        if start == len(body):
-            return output.bytes
+        member = zlib.decompressobj(window)
+        piece: Content = b""
+        while not member.eof:
+            if not piece:
+                piece = body[end : end + INPUT_STEP_BYTES]
+                end += len(piece)
+            yield (part := member.decompress(piece, min(STEP_BYTES, limit_bytes + 1)))
+            piece = member.unconsumed_tail
+            if end == len(body) and not (piece or part or member.eof):
+                raise MalformedBody(INCOMPLETE, encoding=encoding)
+        end -= len(member.unused_data)
+        if end == len(body):
+            return
     raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
-
-
-def _member(body: Content, start: int, encoding: str, window: int, output: _BoundedOutput) -> int:
-    """Appends the content of the member at `start`; returns where it ends."""
-    member = zlib.decompressobj(window)
-    end = start
-    piece: Content = b""
-    while not member.eof:
-        if not piece:
-            piece = body[end : end + INPUT_STEP_BYTES]
-            end += len(piece)
-        try:
-            part = member.decompress(piece, output.room)
-        except zlib.error:
-            raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
-        output.add(part)
-        piece = member.unconsumed_tail
-        if end == len(body) and not piece and not part and not member.eof:
-            raise MalformedBody(INCOMPLETE, encoding=encoding)
-    return end - len(member.unused_data)
