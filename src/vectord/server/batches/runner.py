@@ -55,7 +55,7 @@ from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import Caller, EmbedRequest, Request, Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.admission.keys import Key
-from vectord.server.batches.store import BatchStore, DiskFull, Shelf, full_disk_detected, request_id
+from vectord.server.batches.store import BatchStore, DiskFull, ResultWriter, Shelf, full_disk_detected, request_id
 from vectord.server.http.hardening.body import check_shape
 from vectord.server.http.incoming import LazyModelList
 from vectord.server.http.routing import Table
@@ -266,15 +266,15 @@ class BatchRunner:
         """Raises DiskFull, Unauthorized, OSError."""
         answered = await self._stored(self._store.recover, shelf, batch)
         lines = self._store.input_lines(shelf, batch)
-        results = self._store.write_results(shelf, batch)
+        results = ResultWriter(self._store, shelf, batch)
         tasks: deque[asyncio.Task[tuple[bytes, bool]]] = deque()
 
         async def write_first() -> None:
             line, succeeded = await tasks[0]
             tasks.popleft()
             async with self._storing:
-                results.add(line, succeeded=succeeded)
-            if results.is_full:
+                is_due = results.add(line, succeeded=succeeded)
+            if is_due:
                 await self._stored(results.finish)
 
         try:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -43,7 +43,8 @@ from vectord.products.common.batches import (
 MAX_FILES = 1000  # of one owner
 MAX_BATCHES = 1000  # of one owner, ended ones included
 MAX_ACTIVE = 100  # unfinished batches of one owner
-PART_LINES = 100  # of results; a kill loses at most these
+PART_LINES = 100  # of results, in memory until they are written; a kill loses at most these
+PART_BYTES = 2**20  # of the same
 SHARED = "shared"
 RECORD, RESULTS, PART = ".json", ".results", ".part"
 # Of files that are read or written line by line in a thread. With the default of 8 kB, the thread releases the GIL for
@@ -254,10 +255,6 @@ class BatchStore:
             self.count(batch, read_result_line(line).succeeded)
         return batch.request_counts.completed + batch.request_counts.failed
 
-    def write_results(self, shelf: Shelf, batch: StoredBatch) -> ResultWriter:
-        """Continues after the last part."""
-        return ResultWriter(self, shelf, batch, self._results(shelf, batch))
-
     def check_space(self, shelf: Shelf, line: bytes) -> None:
         """Raises DiskFull if the owner may not store this result."""
         if shelf.used_bytes + 2 * len(line) > self._limit_of(shelf):  # the output file is written before the results go
@@ -269,11 +266,11 @@ class BatchStore:
         else:
             batch.request_counts.failed += 1
 
-    def _results(self, shelf: Shelf, batch: StoredBatch) -> PartFolder:
+    def results(self, shelf: Shelf, batch: StoredBatch) -> PartFolder:
         return PartFolder(shelf.path(batch.id + RESULTS), ".jsonl")
 
     def _result_lines(self, shelf: Shelf, batch: StoredBatch) -> Iterator[bytes]:
-        results = self._results(shelf, batch)
+        results = self.results(shelf, batch)
         for index in results.finished():
             with results.part(index).open("rb", BUFFER_BYTES) as file:
                 yield from file
@@ -377,51 +374,41 @@ class BatchStore:
 
 
 class ResultWriter:
-    """Writes the results of a batch in parts. A part has fewer lines than others if the server or the batch ended."""
+    """Writes the results of a batch in parts: of PART_LINES, or fewer if they are long or the batch or server ended."""
 
-    def __init__(self, store: BatchStore, shelf: Shelf, batch: StoredBatch, folder: PartFolder) -> None:
-        self._store, self._shelf, self._batch, self._folder = store, shelf, batch, folder
-        self._index = len(folder.finished())
-        self._path: Path | None = None  # of the part that is being written
-        self._file: BinaryIO | None = None
-        self._lines = self._bytes = 0  # of the part
+    def __init__(self, store: BatchStore, shelf: Shelf, batch: StoredBatch) -> None:
+        self._store, self._shelf, self._batch = store, shelf, batch
+        self._folder = store.results(shelf, batch)
+        self._index = len(self._folder.finished())
+        self._lines: list[bytes] = []  # of the next part
+        self._bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the part has all its lines, so that `finish` is due."""
-        return self._lines >= PART_LINES
-
-    def add(self, line: bytes, *, succeeded: bool) -> None:
-        """The line is in the kernel when this returns. Raises DiskFull or OSError."""
+    def add(self, line: bytes, *, succeeded: bool) -> bool:
+        """Whether `finish` is due. Raises DiskFull if the owner may not store the line."""
         self._store.check_space(self._shelf, line)
-        with full_disk_detected():
-            if self._file is None:
-                self._folder.path.mkdir(mode=0o700, exist_ok=True)
-                self._path = self._folder.temporary()
-                self._file = self._path.open("wb", buffering=0)
-            if self._file.write(line) != len(line):
-                self._file.truncate(self._bytes)
-                raise DiskFull
-        self._lines += 1
+        self._lines.append(line)
         self._bytes += len(line)
         self._shelf.used_bytes += 2 * len(line)
         self._store.count(self._batch, succeeded)
+        return len(self._lines) >= PART_LINES or self._bytes >= PART_BYTES
 
     def finish(self) -> None:
-        """Finish the part, if it has lines. Raises OSError; then its lines have no result."""
-        if self._file is None or self._path is None:
+        """Write the lines as a part, if there are any. Raises OSError; then they have no result."""
+        lines, n_bytes = self._lines, self._bytes
+        self._lines, self._bytes = [], 0
+        if not lines:
             return
-        self._file.close()
+        path = self._folder.temporary()
         try:
-            self._folder.add(self._path, self._index)
-            self._index += 1
+            self._folder.path.mkdir(mode=0o700, exist_ok=True)
+            with path.open("wb") as file:
+                file.writelines(lines)
+            self._folder.add(path, self._index)
         except BaseException:
-            self._path.unlink(missing_ok=True)
-            self._shelf.used_bytes -= 2 * self._bytes
+            path.unlink(missing_ok=True)
+            self._shelf.used_bytes -= 2 * n_bytes
             raise
-        finally:
-            self._file = None
-            self._lines = self._bytes = 0
+        self._index += 1
 
 
 def request_id(batch: StoredBatch, index: int) -> str:
