@@ -22,6 +22,7 @@ from vectord.server.grpc.messages import NAMES, NO_TEXTS, ParsedMessage, decode_
 T = TypeVar("T")
 
 TEXT_OVERHEAD_BYTES = 256  # per text of a RankStream, in addition to its own bytes
+MEANS = ("tokenizing_s", "waiting_s", "computing_s")  # the times of a stream that are the means of its texts
 NO_TEXT = "`text` cannot be empty"
 STREAM_TOO_LARGE = "The texts of a stream may have at most {limit} bytes together."
 
@@ -86,10 +87,7 @@ class RankStream:
         self._first: pb.RerankStreamRequest | None = None  # its raw_scores and return_text apply to the whole stream
         self._texts: list[str] = []
         self._characters = 0
-        self._scores: list[float] = []
-        self._logits: list[float] = []
-        self._tokens = 0
-        self._timings: list[Timings] = []
+        self._scored: list[tuple[float, float, int, Timings]] = []  # score, logit, tokens and times of each text
 
     def begin(self, content: bytes) -> Callable[[], ParsedMessage]:
         """What makes the request of the next message, on any thread. Called in the order of the messages.
@@ -113,23 +111,18 @@ class RankStream:
 
     def add(self, result: RerankResult) -> None:
         """The result of the first message without a score."""
-        self._scores.append(float(result.scores[0]))
-        self._logits.append(float((result.scores if result.logits is None else result.logits)[0]))
-        self._tokens += result.usage.tokens
-        self._timings.append(result.usage.timings)
+        logits = result.scores if result.logits is None else result.logits
+        self._scored.append((float(result.scores[0]), float(logits[0]), result.usage.tokens, result.usage.timings))
 
     def response(self) -> bytes:
         """Raises EmptyInput for a stream without texts."""
         if self._first is None:
             raise EmptyInput(NO_TEXTS, field="texts")
         texts = self._texts if self._first.return_text else None
-        ranked = ranks(np.array(self._scores, np.float32), np.array(self._logits, np.float32), texts)
-        timings = Timings(
-            tokenizing_s=fmean(each.tokenizing_s for each in self._timings),
-            waiting_s=fmean(each.waiting_s for each in self._timings),
-            computing_s=fmean(each.computing_s for each in self._timings),
-            total_s=time.perf_counter() - self._began_s,
-        )
-        usage = Usage(lengths=TextLengths(), characters=self._characters, timings=timings, further_tokens=self._tokens)
+        scores, logits, tokens, times = zip(*self._scored, strict=True)
+        ranked = ranks(np.array(scores, np.float32), np.array(logits, np.float32), texts)
+        means = {name: fmean(getattr(each, name) for each in times) for name in MEANS}
+        timings = Timings(**means, total_s=time.perf_counter() - self._began_s)
+        usage = Usage(lengths=TextLengths(), characters=self._characters, timings=timings, further_tokens=sum(tokens))
         content: bytes = pb.RerankResponse(ranks=ranked, metadata=metadata(usage)).SerializeToString()
         return content

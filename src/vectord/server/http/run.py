@@ -18,7 +18,6 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -53,19 +52,15 @@ class Server(HttpPort):
         on_listening: Callable[[str], None] = lambda url: None,
         every_second: Callable[[], object] = lambda: None,
     ) -> None:
-        state = app.state
-        limits = ConnectionLimits(
-            *configured_limits(
-                config.max_connections, config.max_connections_per_address, with_grpc=config.grpc_port is not None
-            ),
-            state.pipeline.gate,
-            state.connection_observer,
+        pipeline: RequestPipeline = app.state.pipeline
+        limits = configured_limits(
+            config.max_connections, config.max_connections_per_address, with_grpc=config.grpc_port is not None
         )
-        self.reload: Reload = state.pipeline.reload
-        super().__init__(app, config, limits, state.backpressure, self.reload, every_second)
-        self.shutdown: Shutdown = state.shutdown
-        self._engine: EngineClient = state.engine
-        self._lifespan = partial(app.router.lifespan_context, app)
+        counted = ConnectionLimits(*limits, pipeline.gate, app.state.connection_observer)
+        super().__init__(app, config, counted, app.state.backpressure, pipeline.reload, every_second)
+        self.reload = pipeline.reload
+        self.shutdown = pipeline.shutdown
+        self._starlette = app
         self._timeout_s = config.shutdown_timeout_secs
         self._on_listening = on_listening
 
@@ -74,7 +69,7 @@ class Server(HttpPort):
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         self.shutdown.on_begin(stopping.set)
-        async with self._lifespan():
+        async with self._starlette.router.lifespan_context(self._starlette):
             self.open(listener)
             START.info("listening", extra={"fields": {"url": url}})
             self._on_listening(url)
@@ -82,7 +77,7 @@ class Server(HttpPort):
                 await stopping.wait()
             began_s = loop.time()
             _log.info("draining", extra={"fields": {"requests": len(self.service.tasks)}})
-            draining = loop.create_task(self._engine.drain())
+            draining = loop.create_task(self._starlette.state.engine.drain())
             await self.close(self._timeout_s)
             draining.cancel()
             with contextlib.suppress(asyncio.CancelledError):
