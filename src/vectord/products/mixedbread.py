@@ -8,9 +8,9 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import UNPROCESSABLE, render_message
 from vectord.products.common.fields import refused
 from vectord.products.common.inputs import Switch, TopN
-from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import EXAMPLE, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import ListAnswer, json_answer, token_usage
-from vectord.schema import RerankRequest, RerankResult, TextOptions
+from vectord.schema import RerankResult, TextOptions
 
 ROUTES = Routes()
 ERRORS = UNPROCESSABLE
@@ -54,20 +54,11 @@ class Reranking(ListAnswer):
     names={"passages": "input"},
 )
 def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
-    request = RerankRequest(
-        query=body.query,
-        passages=body.input,
-        model=body.model or None,
-        text=TextOptions(truncate_by_default=True),
-        raw=False,
-    )
-    shows = body.return_input is True
+    shows, count = body.return_input is True, len(body.input)
 
     def render(result: RerankResult) -> Rendered:
-        data = [
-            {"index": index, "score": score, "input": body.input[index] if shows else None, "object": "rank_result"}
-            for index, score in best_passages(result, body.top_k)
-        ]
+        shown = body.input if shows else [None] * count
+        data = ranked(result, body.top_k, "score", input=shown, object=["rank_result"] * count)
         return json_answer(
             usage=token_usage(result.usage) | {"completion_tokens": 0},
             model=result.model,
@@ -77,7 +68,8 @@ def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
             return_input=shows,
         )
 
-    return Call(with_fields(request, body), render)
+    text = TextOptions(truncate_by_default=True)
+    return Call(rerank_request(body, body.query, body.input, body.model, text), render)
 
 
 DIALECT = Dialect(

@@ -10,9 +10,9 @@ from vectord.products.common.errors import UNPROCESSABLE, error_response
 from vectord.products.common.fields import about
 from vectord.products.common.inputs import TextItem, Truncate, read_truncate
 from vectord.products.common.models import check_one_model
-from vectord.products.common.ranking import RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import RerankFields, ranked, read_texts, rerank_request
 from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
-from vectord.schema import RerankRequest, RerankResult, TextOptions
+from vectord.schema import RerankResult, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})
 ERRORS = UNPROCESSABLE
@@ -53,20 +53,15 @@ class Rankings(msgspec.Struct):
 )
 def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
     truncate, side = read_truncate(body.truncate)
-    check_one_model(incoming.path.get("model"), body.model, incoming.models)
-    request = RerankRequest(
-        query=body.query.read("query"),
-        passages=[passage.read("passages", index) for index, passage in enumerate(body.passages)],
-        model=body.model or incoming.path.get("model"),
-        text=TextOptions(truncate=truncate, truncate_side=side or "right"),
-        raw=True,
-    )
+    model = incoming.path.get("model")
+    check_one_model(model, body.model, incoming.models)
+    text = TextOptions(truncate=truncate, truncate_side=side or "right")
+    query, passages = body.query.read("query"), read_texts(body.passages)
 
     def render(result: RerankResult) -> Rendered:
-        rankings = [{"index": index, "logit": score} for index, score in best_passages(result)]
-        return json_answer(rankings=rankings, usage=token_usage(result.usage))
+        return json_answer(rankings=ranked(result, None, "logit"), usage=token_usage(result.usage))
 
-    return Call(with_fields(request, body), render)
+    return Call(rerank_request(body, query, passages, body.model or model, text, raw=True), render)
 
 
 def render_error(error: VectordError) -> Rendered:

@@ -15,9 +15,9 @@ from vectord.products.common.errors import STATUSES, render_message
 from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import read_kind
 from vectord.products.common.models import failed_last, ready_models, requested_model
-from vectord.products.common.ranking import RerankFields, with_fields
+from vectord.products.common.ranking import RerankFields, rerank_request
 from vectord.products.common.vectors import json_answer
-from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, RerankRequest, RerankResult, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, RerankResult, TextOptions
 
 ROUTES = Routes()
 ERRORS = STATUSES
@@ -166,13 +166,6 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if body.documents is not None and body.property:
         raise InvalidField("{field} is for a body without `documents`.", field="property")
     passages = [body.property or ""] if body.documents is None else body.documents
-    request = RerankRequest(
-        query=body.query,
-        passages=passages,
-        model=requested_model(body.model, incoming, ignored_by="weaviate"),
-        text=TextOptions(truncate_by_default=True),
-        raw=False,
-    )
 
     def render(result: RerankResult) -> Rendered:
         if body.documents is None:
@@ -180,7 +173,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         pairs = zip(body.documents, result.scores, strict=True)
         return json_answer(query=body.query, scores=[{"document": text, "score": score} for text, score in pairs])
 
-    return Call(with_fields(request, body), render)
+    model, text = requested_model(body.model, incoming, ignored_by="weaviate"), TextOptions(truncate_by_default=True)
+    return Call(rerank_request(body, body.query, passages, model, text), render)
 
 
 # --- the model ------------------------------------------------------------------------------------------------
@@ -221,8 +215,5 @@ def _embedder(result: ModelList) -> ModelInfo | None:
 
 
 DIALECT = Dialect(
-    name="weaviate",
-    title="Weaviate's inference containers",
-    routes=tuple(ROUTES),
-    render_error=render_error,
+    name="weaviate", title="Weaviate's inference containers", routes=tuple(ROUTES), render_error=render_error
 )

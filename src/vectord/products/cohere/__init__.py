@@ -22,15 +22,15 @@ from vectord.products.common.inputs import Force, Image, ProbabilitiesOnly, Swit
 from vectord.products.common.media import read_image
 from vectord.products.common.ranking import (
     EXAMPLE,
+    SCORES,
     DocumentItem,
     Query,
     RankedItem,
     RerankFields,
     as_object,
     ranked,
-    read_document,
     read_query,
-    with_fields,
+    rerank_request,
 )
 from vectord.products.common.vectors import (
     EmbeddingType,
@@ -48,7 +48,7 @@ from vectord.schema import (
     EmbedResult,
     Input,
     Item,
-    RerankRequest,
+    Media,
     RerankResult,
     TextLengths,
     TextOptions,
@@ -102,6 +102,21 @@ class ContentPart(msgspec.Struct):
 
 class EmbedInput(msgspec.Struct):
     content: list[ContentPart]
+
+    def read(self, index: int) -> Input:
+        """Raises EmptyInput or InvalidField. index: of the input."""
+        if not self.content:
+            raise EmptyInput("`inputs[{index}].content` cannot be empty.", field="inputs", index=index)
+        parts: list[str | Media] = []
+        for part in self.content:
+            if part.type not in ("text", "image_url"):
+                template = "`inputs[{index}].content` may contain parts of type 'text' and 'image_url' only."
+                raise InvalidField(template, field="inputs", index=index)
+            if part.type == "text" and part.text is None:
+                template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
+                raise InvalidField(template, field="inputs", index=index)
+            parts.append((part.text or "") if part.type == "text" else read_image(part.image_url, index=index))
+        return item_of(parts)
 
 
 class EmbedBody(msgspec.Struct):
@@ -227,23 +242,8 @@ def _inputs(body: EmbedBody) -> tuple[Sequence[Input], str]:
     if body.texts is not None:
         return body.texts, "texts"
     if body.inputs is not None:
-        return [_read_parts(item, index) for index, item in enumerate(body.inputs)], "inputs"
+        return [item.read(index) for index, item in enumerate(body.inputs)], "inputs"
     raise EmptyInput("`texts` or `inputs` is required.", field="texts")
-
-
-def _read_parts(item: EmbedInput, index: int) -> Input:
-    if not item.content:
-        raise EmptyInput("`inputs[{index}].content` cannot be empty.", field="inputs", index=index)
-    for part in item.content:
-        if part.type not in ("text", "image_url"):
-            template = "`inputs[{index}].content` may contain parts of type 'text' and 'image_url' only."
-            raise InvalidField(template, field="inputs", index=index)
-        if part.type == "text" and part.text is None:
-            template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
-            raise InvalidField(template, field="inputs", index=index)
-    return item_of(
-        [(part.text or "") if part.type == "text" else read_image(part.image_url, index=index) for part in item.content]
-    )
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------
@@ -332,18 +332,14 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_toke
     for index, name in enumerate(body.rank_fields or ()):
         if not any(isinstance(document, dict) and isinstance(document.get(name), str) for document in body.documents):
             raise InvalidField("{field} is a string of no document.", field="rank_fields", index=index)
-    shown = body.return_documents
-    shows_documents = shows_documents if shown is None else shown
+    if body.return_documents is not None:
+        shows_documents = body.return_documents
+    shown = [_shown(document) for document in body.documents] if shows_documents else None
     passages = [_passage(document, body.rank_fields, index) for index, document in enumerate(body.documents)]
     only_texts = all(isinstance(passage, str) for passage in passages)
-    request = RerankRequest(
-        query=read_query(body.query),
-        passages=passages,
-        model=body.model or None,
-        text=TextOptions(truncate_by_default=True),
-        raw=False,
-        max_passage_tokens=body.max_tokens_per_doc or (max_tokens_per_doc if only_texts else None),
-    )
+    most = body.max_tokens_per_doc or (max_tokens_per_doc if only_texts else None)
+    text = TextOptions(truncate_by_default=True)
+    request = rerank_request(body, read_query(body.query), passages, body.model, text, max_passage_tokens=most)
 
     def render(result: RerankResult) -> Rendered:
         warnings = _truncated("query", TextLengths.of([result.query])) + _truncated("documents", result.passages)
@@ -351,12 +347,12 @@ def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_toke
             id=str(uuid.uuid4()),
             object="rerank",
             model=result.model,
-            results=ranked(result, body.documents, body.top_n, document=_shown if shows_documents else None),
+            results=ranked(result, body.top_n, *SCORES, document=shown),
             usage=token_usage(result.usage) | {"completion_tokens": 0},
             meta=_meta(version, result.usage, warnings, search_units=1),
         )
 
-    return Call(with_fields(request, body), render)
+    return Call(request, render)
 
 
 IMAGE_KEYS = {"image", "content"}  # of Jina's and vLLM's documents, whose clients send the same body
@@ -372,7 +368,7 @@ def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, 
             return text
         if document.keys() & IMAGE_KEYS:
             with suppress(msgspec.ValidationError):
-                return read_document(msgspec.convert(document, DocumentItem), index)
+                return msgspec.convert(document, DocumentItem).read_item("passages", index)
         raise InvalidField("{field} needs a string `text`.", field="passages", index=index)
     lines = [f"{name}: {document[name]}" for name in rank_fields if isinstance(document.get(name), str)]
     if not lines:

@@ -74,13 +74,6 @@ class ChatOptions(Protocol):
     chat_template_kwargs: TemplateVariables | None
 
 
-class ChatBody(ChatOptions, Protocol):
-    """A body with messages in a field of their own."""
-
-    @property
-    def messages(self) -> object: ...
-
-
 class _InputBody(msgspec.Struct):
     """A body whose `input` is one conversation, and which has no fields for it."""
 
@@ -143,10 +136,10 @@ def read_conversation(body: ChatOptions, messages: Sequence[Message], *, prompts
     )
 
 
-def refuse_chat_fields(body: ChatBody) -> None:
-    """Raises InvalidField for a field of conversations in a body with a text."""
+def refuse_chat_fields(body: ChatOptions, messages: object) -> None:
+    """Raises InvalidField for a field of conversations in a body with a text. messages: its own field of them."""
     given = {
-        "conversations": body.messages,
+        "conversations": messages,
         "chat_template": body.chat_template,
         "chat_template_kwargs": body.chat_template_kwargs,
         "add_generation_prompt": body.add_generation_prompt,

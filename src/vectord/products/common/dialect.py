@@ -190,95 +190,72 @@ class Routes:
     def __iter__(self) -> Iterator[Route]:
         return iter(self._routes)
 
+    def add(self, method: str, *paths: str, **facts: Any) -> None:
+        """Adds a route for each path. facts: the other fields of Route."""
+        self._routes += [Route(method=method, path=path, **facts) for path in paths]
+
     def post(
         self,
         *paths: str,
-        answer: object,
-        summary: str,
-        example: Any,
         computes: Operation | None = "embed",
         one_of: Iterable[str] = (),
         names: Names = NO_NAMES,
-        render_error: RenderError | None = None,
+        **facts: Any,
     ) -> Callable[[BodyParser[Body]], BodyParser[Body]]:
-        """Declares one route for each path. The type of the parser's first parameter, `body`, is that of its bodies."""
+        """Adds a route for each path. The type of the parser's first parameter, `body`, is that of its bodies."""
 
         def declare(parser: BodyParser[Body]) -> BodyParser[Body]:
             body: type[Body] = get_type_hints(parser)["body"]
-            all_names = {**self._names, **names}
-
-            @cache  # with the first request: all routes together take 0.1 s
-            def read_declarations() -> tuple[msgspec.json.Decoder[Body], Sequence[RefusedField], Sequence[str]]:
-                return msgspec.json.Decoder(body), refusals_of(body), switches_of(body)
-
-            def parse(incoming: Incoming) -> Call:
-                decoder, refusals, switches = read_declarations()
-                try:
-                    decoded = decoder.decode(incoming.body)
-                except DECODE_ERRORS as error:
-                    raise fault_of(error, incoming.body) from None
-                for refusal in refusals:
-                    value: Any = decoded
-                    for name in refusal.path:
-                        value = getattr(value, name, None)
-                    if value is not None and value not in refusal.harmless:
-                        raise refusal.error
-                try:
-                    for name in switches:
-                        if isinstance(word := getattr(decoded, name), str):
-                            setattr(decoded, name, read_switch(word, name))
-                    call = parser(decoded, incoming)
-                except VectordError as error:
-                    raise error.named(all_names) from error.__cause__
-                return replace(call, names={**all_names, **call.names}) if all_names else call
-
-            for path in paths:
-                self.add(
-                    Route(
-                        method="POST",
-                        path=path,
-                        parse=parse,
-                        summary=summary,
-                        computes=computes,
-                        body=body,
-                        answer=answer,
-                        example=example,
-                        one_of=frozenset(one_of),
-                        render_error=render_error,
-                    )
-                )
+            parse = _parse_with(parser, body, {**self._names, **names})
+            self.add("POST", *paths, parse=parse, body=body, computes=computes, one_of=frozenset(one_of), **facts)
             return parser
 
         return declare
 
     def get(
-        self, *paths: str, summary: str, answer: object | None = None, public: bool = False, probe: bool = False
+        self, *paths: str, public: bool = False, probe: bool = False, **facts: Any
     ) -> Callable[[RenderModels], RenderModels]:
-        """Declares one route for each path, with a renderer of the served models. A probe is public."""
+        """Adds a route for each path, with a renderer of the served models. A probe is public."""
 
         def declare(render: RenderModels) -> RenderModels:
             def parse(incoming: Incoming) -> Call:
                 return Call(ListModels(model=incoming.path.get("model")), render)
 
-            for path in paths:
-                self.add(
-                    Route(
-                        method="GET",
-                        path=path,
-                        parse=parse,
-                        summary=summary,
-                        answer=answer,
-                        public=public or probe,
-                        probe=probe,
-                    )
-                )
+            self.add("GET", *paths, parse=parse, public=public or probe, probe=probe, **facts)
             return render
 
         return declare
 
-    def add(self, route: Route) -> None:
-        """Adds a route that is neither of the two usual kinds."""
-        self._routes.append(route)
+
+def _parse_with(parser: BodyParser[Body], body: type[Body], names: Names) -> Parse:
+    """A parser of requests: decodes their bodies, refuses fields, reads switches, and calls `parser`."""
+
+    @cache  # with the first request: all routes together take 0.1 s
+    def read_declarations() -> tuple[msgspec.json.Decoder[Body], Sequence[RefusedField], Sequence[str]]:
+        return msgspec.json.Decoder(body), refusals_of(body), switches_of(body)
+
+    def parse(incoming: Incoming) -> Call:
+        decoder, refusals, switches = read_declarations()
+        try:
+            decoded = decoder.decode(incoming.body)
+        except DECODE_ERRORS as error:
+            raise fault_of(error, incoming.body) from None
+        for refusal in refusals:
+            value: Any = decoded
+            for name in refusal.path:
+                value = getattr(value, name, None)
+            if value is not None and value not in refusal.harmless:
+                raise refusal.error
+        try:
+            for name in switches:
+                if isinstance(word := getattr(decoded, name), str):
+                    setattr(decoded, name, read_switch(word, name))
+            call = parser(decoded, incoming)
+        except VectordError as error:
+            raise error.named(names) from error.__cause__
+        return replace(call, names={**names, **call.names}) if names else call
+
+    return parse
 
 
 class Rate(msgspec.Struct, frozen=True):

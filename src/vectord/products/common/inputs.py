@@ -116,15 +116,19 @@ def read_inputs(value: str | Sequence[str | int | list[int] | InputItem], field:
     refuse_none(value, field)
     if set(map(type, value)) == {str}:
         return cast("Sequence[str]", value)
-    if isinstance(value[0], int):
-        for index, item in enumerate(value):
-            if not isinstance(item, int):
-                raise _mixed(index, field)
-        return (value,)  # type: ignore[return-value]
     if len(value) > 1 and any(isinstance(item, InputItem) and item.type is not None for item in value):
         template = "{field}: parts with a `type` are one input in some APIs and several in others; give strings."
         raise InvalidField(template, field=field)
-    return [_input(item, index, field) for index, item in enumerate(value)]
+    is_ids = isinstance(value[0], int)
+    inputs = []
+    for index, item in enumerate(value):
+        if isinstance(item, int) != is_ids:
+            template = "{field}: a list of integers is one input and holds nothing else; give ids a list of their own."
+            raise InvalidField(template, field=field, index=index)
+        if item == []:
+            raise EmptyInput("{body.%s} cannot be empty" % field, field=field, index=index)  # noqa: UP031
+        inputs.append(item.read_item(field, index) if isinstance(item, InputItem) else item)
+    return (value,) if is_ids else inputs  # type: ignore[return-value]
 
 
 def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
@@ -133,23 +137,6 @@ def with_images(inputs: Sequence[Input]) -> Sequence[Input]:
         read_image(one, index=index) if isinstance(one, str) and one[:5].lower() == "data:" and is_image(one) else one
         for index, one in enumerate(inputs)
     ]
-
-
-def _input(item: str | int | list[int] | InputItem, index: int, field: str) -> Input:
-    if isinstance(item, str):
-        return item
-    if isinstance(item, InputItem):
-        return item.read_item(field, index)
-    if isinstance(item, int):
-        raise _mixed(index, field)
-    if not item:
-        raise EmptyInput("{body.%s} cannot be empty" % field, field=field, index=index)  # noqa: UP031
-    return item
-
-
-def _mixed(index: int, field: str) -> InvalidField:
-    template = "{field}: a list of integers is one input and holds nothing else; give ids a list of their own."
-    return InvalidField(template, field=field, index=index)
 
 
 def read_filled_inputs(value: str | Sequence[str | int | list[int]]) -> Sequence[Input]:

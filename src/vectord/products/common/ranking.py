@@ -5,56 +5,22 @@ reads.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import Count
 from vectord.products.common.chat import ContentPart
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import InputItem, TextItem, agreed
-from vectord.schema import ClassifyResult, Float32, Item, RerankRequest, RerankResult, best_first, item_of
+from vectord.schema import ClassifyResult, Float32, Item, RerankRequest, RerankResult, TextOptions, best_first, item_of
 
-T = TypeVar("T")
 Order: TypeAlias = Callable[[Float32, Float32 | None], Iterable[int]]  # scores, logits: (N,) -> N places
 
-
-class TextDocument(msgspec.Struct):
-    """A document of a response."""
-
-    text: str
-
-
-class ShownDocument(msgspec.Struct):
-    """A document of a response. `text` is null if it has an image; the rest is as it was sent."""
-
-    text: str | None
-    multi_modal: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET  # its `content`
-    image: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class RankedItem(msgspec.Struct):
-    """The keys of every item of `ranked`. Products add `text` and `document` as they have them."""
-
-    index: int
-    relevance_score: float
-    score: float  # the same
-
-
-class Rank(msgspec.Struct):
-    """TEI's form of a result."""
-
-    index: int
-    score: float
-    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
-
-
-class ScoredLabel(msgspec.Struct):
-    label: str
-    score: float
+# --- bodies ---------------------------------------------------------------------------------------------------
 
 
 class ContentItem(msgspec.Struct):
@@ -71,20 +37,25 @@ class DocumentItem(InputItem):
 
     content: Annotated[list[ContentPart], msgspec.Meta(min_length=1)] | None = None
 
+    def read_item(self, field: str, index: int | None = None) -> Item:
+        if self.content is not None:
+            return ContentItem(self.content).read(field, index)
+        return super().read_item(field, index)
+
     def shown(self, item: Item) -> dict[str, Any]:
         """The document in a response, for all these products but infinity. item: what was read of it."""
         if isinstance(item, str) and self.content is None:
             return as_object(item)
-        given = {key: value for key, value in asdict(self).items() if value is not None}
-        if self.content is None:
-            return {"text": None, **given}
-        parts = [{key: value for key, value in asdict(part).items() if value is not None} for part in self.content]
-        return {"text": None, "multi_modal": parts}
+        given = {"text": None, **_given(self)}
+        return given if self.content is None else {"text": None, "multi_modal": [_given(part) for part in self.content]}
+
+
+def _given(item: msgspec.Struct) -> dict[str, Any]:
+    return {key: value for key, value in asdict(item).items() if value is not None}
 
 
 Query: TypeAlias = str | ContentItem
 Documents: TypeAlias = list[str | DocumentItem]
-TextDocuments: TypeAlias = list[str | TextItem]
 
 EXAMPLE: Mapping[str, Any] = {
     "query": "What is the capital of France?",
@@ -98,31 +69,12 @@ def read_query(query: Query) -> Item:
 
 def read_documents(documents: Documents) -> list[Item]:
     """Raises InvalidField for a document that is neither text nor image."""
-    return [read_document(document, index) for index, document in enumerate(documents)]
-
-
-def read_document(document: str | DocumentItem, index: int) -> Item:
-    """Raises as `read_documents`."""
-    if isinstance(document, str):
-        return document
-    if document.content is not None:
-        return ContentItem(document.content).read("passages", index)
-    return document.read_item("passages", index)
+    return [one if isinstance(one, str) else one.read_item("passages", i) for i, one in enumerate(documents)]
 
 
 def read_texts(documents: Sequence[str | TextItem]) -> list[str]:
     """Raises InvalidField for a document that is not a text alone."""
-    return [
-        document if isinstance(document, str) else document.read("passages", index)
-        for index, document in enumerate(documents)
-    ]
-
-
-def shown_documents(documents: Documents, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Each document in a response. items: what `read_documents` made of them."""
-    return [
-        as_object(one) if isinstance(one, str) else one.shown(item) for one, item in zip(documents, items, strict=True)
-    ]
+    return [one if isinstance(one, str) else one.read("passages", i) for i, one in enumerate(documents)]
 
 
 Instruction = Annotated[str | None, about("for language models that rerank; other models refuse it")]
@@ -150,18 +102,82 @@ class HasRerankFields(Protocol):
     max_tokens_per_query: QueryTokens
 
 
-def with_fields(request: RerankRequest, body: HasRerankFields) -> RerankRequest:
-    """`request` with these fields. Raises InvalidField for other variables of a template."""
+def rerank_request(
+    body: HasRerankFields,
+    query: Item,
+    passages: Sequence[Item],
+    model: str | None,
+    text: TextOptions,
+    *,
+    raw: bool | None = False,
+    max_passage_tokens: int | None = None,
+    max_query_tokens: int | None = None,
+) -> RerankRequest:
+    """A request with the shared fields of `body`. Raises InvalidField for other variables of a template."""
     instruction = body.instruction
     variables = {name: value for name, value in (body.chat_template_kwargs or {}).items() if value is not None}
     if variables:
         instruction = variables.get("instruction")
         if len(variables) > 1 or not isinstance(instruction, str):
             raise InvalidField("{field} may contain a string `instruction` only.", field="chat_template_kwargs")
-    max_query_tokens = agreed(
-        max_query_tokens=request.max_query_tokens, max_tokens_per_query=body.max_tokens_per_query or None
+    return RerankRequest(
+        query=query,
+        passages=passages,
+        model=model or None,
+        text=text,
+        raw=raw,
+        instruction=instruction,
+        max_passage_tokens=max_passage_tokens,
+        max_query_tokens=agreed(
+            max_query_tokens=max_query_tokens, max_tokens_per_query=body.max_tokens_per_query or None
+        ),
     )
-    return replace(request, instruction=instruction, max_query_tokens=max_query_tokens)
+
+
+# --- responses ------------------------------------------------------------------------------------------------
+
+
+class TextDocument(msgspec.Struct):
+    text: str
+
+
+class ShownDocument(msgspec.Struct):
+    """`text` is null if it has an image; the rest is as it was sent."""
+
+    text: str | None
+    multi_modal: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET  # its `content`
+    image: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class RankedItem(msgspec.Struct):
+    """An item of `ranked` with SCORES. Products add `text` and `document` as they have them."""
+
+    index: int
+    relevance_score: float
+    score: float  # the same
+
+
+class Rank(msgspec.Struct):
+    """TEI's form of a result."""
+
+    index: int
+    score: float
+    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
+
+
+class ScoredLabel(msgspec.Struct):
+    label: str
+    score: float
+
+
+SCORES = ("relevance_score", "score")
+
+
+def shown_documents(documents: Documents, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Each document in a response. items: what `read_documents` made of them."""
+    return [
+        as_object(one) if isinstance(one, str) else one.shown(item) for one, item in zip(documents, items, strict=True)
+    ]
 
 
 def as_object(text: str) -> dict[str, Any]:
@@ -169,10 +185,20 @@ def as_object(text: str) -> dict[str, Any]:
     return {"text": text}
 
 
-def best_passages(result: RerankResult, top_n: int | None = None) -> list[tuple[int, np.float32]]:
-    """The indices and scores of the passages, best first. top_n: the most results; None and 0 for all."""
+def ranked(
+    result: RerankResult, top_n: int | None, *scores: str, **columns: Sequence[Any] | Float32 | None
+) -> list[dict[str, Any]]:
+    """The results, best first: `index`, the score under each key of `scores`, and the passage's value of each column.
+
+    top_n: the most results; None and 0 for all. columns: a value for each passage in order; None leaves the key out.
+    """
     order: list[int] = best_first(result.scores, result.logits)[: top_n or None].tolist()
-    return [(index, result.scores[index]) for index in order]
+    given = {key: values for key, values in columns.items() if values is not None}
+    return [
+        {"index": index, **dict.fromkeys(scores, result.scores[index])}
+        | {key: values[index] for key, values in given.items()}
+        for index in order
+    ]
 
 
 def best_labels(result: ClassifyResult, order: Order = best_first) -> list[list[tuple[str, np.float32]]]:
@@ -182,27 +208,3 @@ def best_labels(result: ClassifyResult, order: Order = best_first) -> list[list[
         [(result.labels[place], scores[place]) for place in order(scores, row)]
         for scores, row in zip(result.scores, logits, strict=True)
     ]
-
-
-def ranked(
-    result: RerankResult,
-    passages: Sequence[T],
-    top_n: int | None,
-    *,
-    document: Callable[[T], object] | None,
-    text: bool = False,
-) -> list[dict[str, Any]]:
-    """The results, best first. top_n: the most results; None and 0 for all.
-
-    document: makes the value of `document` from a passage; None leaves the key out. text: whether results have
-    Semantic Explorer's `text`.
-    """
-    items = []
-    for index, score in best_passages(result, top_n):
-        item: dict[str, Any] = {"index": index, "relevance_score": score, "score": score}
-        if text:
-            item["text"] = passages[index]
-        if document is not None:
-            item["document"] = document(passages[index])
-        items.append(item)
-    return items

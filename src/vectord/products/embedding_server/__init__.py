@@ -13,14 +13,14 @@ from vectord.errors import TooManyInputs, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
-from vectord.products.common.inputs import Force, read_filled_inputs, read_side
+from vectord.products.common.inputs import Force, read_filled_inputs
 from vectord.products.common.models import Info, render_info, requested_model
 from vectord.products.common.vectors import EmbeddingList, embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
-from vectord.products.tei.routes import TextsBody
+from vectord.products.tei.routes import TextsBody, text_options
 from vectord.products.tei.usage import compute_headers, tokenization_s
-from vectord.schema import EmbedRequest, EmbedResult, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult
 
 ROUTES = Routes({"truncate_side": "truncation_direction"})
 
@@ -60,13 +60,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
         model=requested_model(body.model, incoming, ignored_by="embedding_server"),
-        text=TextOptions(
-            truncate=body.truncate,
-            truncate_by_default=TRUNCATES,
-            truncate_side=read_side(body.truncation_direction),
-            prompt_name=body.prompt_name,
-            own_ids=True,
-        ),
+        text=text_options(body, body.prompt_name, truncates=TRUNCATES),
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
         force_dimensions=body.force_dimensions is True,

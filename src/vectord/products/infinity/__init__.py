@@ -22,7 +22,7 @@ from vectord.errors import (
     WrongType,
 )
 from vectord.products.common.body import Count, PositiveCount, TokenId
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
@@ -45,7 +45,15 @@ from vectord.products.common.models import (
     render_listed_models,
     requested_model,
 )
-from vectord.products.common.ranking import RerankFields, ScoredLabel, best_labels, ranked, with_fields
+from vectord.products.common.ranking import (
+    SCORES,
+    RerankFields,
+    ScoredLabel,
+    best_labels,
+    ranked,
+    read_texts,
+    rerank_request,
+)
 from vectord.products.common.vectors import TokenUsage, embedding_items, json_answer, read_encoding, token_usage
 from vectord.schema import (
     ClassifyRequest,
@@ -53,7 +61,6 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Input,
-    RerankRequest,
     RerankResult,
     TextOptions,
 )
@@ -233,26 +240,15 @@ class Ranking(BaseAnswer):
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    documents = [
-        (one if isinstance(one, str) else one.read("passages", index)).strip()
-        for index, one in enumerate(body.documents)
-    ]
+    documents = [text.strip() for text in read_texts(body.documents)]
     refuse_none(documents, "passages")
-    request = RerankRequest(
-        query=body.query.strip(),
-        passages=documents,
-        model=_model(body.model, incoming),
-        text=TEXT,
-        raw=body.raw_scores is True,
-    )
-    shows = body.return_documents is True
+    shown = documents if body.return_documents is True else [None] * len(documents)
 
     def render(result: RerankResult) -> Rendered:
-        """Each result has its document, a plain string here, or null."""
-        results = ranked(result, documents, body.top_n, document=lambda document: document if shows else None)
-        return _answer("rerank", "results", results, result)
+        return _answer("rerank", "results", ranked(result, body.top_n, *SCORES, document=shown), result)
 
-    return Call(with_fields(request, body), render)
+    query, model, raw = body.query.strip(), _model(body.model, incoming), body.raw_scores is True
+    return Call(rerank_request(body, query, documents, model, TEXT, raw=raw), render)
 
 
 class ClassifyBody(msgspec.Struct):
@@ -312,7 +308,7 @@ def refuse_audio(incoming: Incoming) -> NoReturn:
     raise ModelCannot("The modality audio is not served; texts and images are, at /embeddings.", field="input")
 
 
-ROUTES.add(Route(method="POST", path="/embeddings_audio", parse=refuse_audio, summary="Refused: audio is not served"))
+ROUTES.add("POST", "/embeddings_audio", parse=refuse_audio, summary="Refused: audio is not served")
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

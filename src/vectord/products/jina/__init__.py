@@ -36,6 +36,7 @@ from vectord.products.common.media import read_pdf
 from vectord.products.common.models import only_multivectors, read_task
 from vectord.products.common.ranking import (
     EXAMPLE,
+    SCORES,
     Documents,
     Query,
     RankedItem,
@@ -44,8 +45,8 @@ from vectord.products.common.ranking import (
     ranked,
     read_documents,
     read_query,
+    rerank_request,
     shown_documents,
-    with_fields,
 )
 from vectord.products.common.vectors import (
     EmbeddingType,
@@ -67,7 +68,6 @@ from vectord.schema import (
     Item,
     MultiVectorOptions,
     Precision,
-    RerankRequest,
     RerankResult,
     TextOptions,
 )
@@ -402,34 +402,29 @@ class Ranking(ListAnswer):
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     refuse_none(body.documents, "passages")
     documents = read_documents(body.documents)
-    request = RerankRequest(
-        query=read_query(body.query),
-        passages=documents,
-        model=body.model or None,
-        text=TextOptions(truncate=body.truncation, truncate_by_default=True),
-        raw=False,
+    request = rerank_request(
+        body,
+        read_query(body.query),
+        documents,
+        body.model,
+        TextOptions(truncate=body.truncation, truncate_by_default=True),
         max_passage_tokens=body.max_doc_length,
         max_query_tokens=body.max_query_length,
     )
-    shows = body.return_documents is not False
+    shown = None if body.return_documents is False else shown_documents(body.documents, documents)
+    texts = None if shown is None else [document["text"] for document in shown]
 
     def render(result: RerankResult) -> Rendered:
-        results = ranked(result, range(len(documents)), body.top_n, document=None)
-        if shows:
-            shown = shown_documents(body.documents, documents)
-            for item in results:
-                document = shown[item["index"]]
-                item.update(text=document["text"], document=document)
         return json_answer(
             object="list",
-            results=results,
+            results=ranked(result, body.top_n, *SCORES, text=texts, document=shown),
             model=result.model,
             usage=token_usage(result.usage),
             id=f"rerank-{random_id()}",
             meta={"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
         )
 
-    return Call(with_fields(request, body), render)
+    return Call(request, render)
 
 
 DIALECT = Dialect(name="jina", title="Jina", routes=tuple(ROUTES), render_error=render_message("detail", ERRORS))

@@ -46,7 +46,7 @@ from vectord.products.common.models import (
     render_listed_models,
     requested_model,
 )
-from vectord.products.common.ranking import Rank, RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import Rank, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import (
     EmbeddingItem,
     Encoding,
@@ -68,7 +68,6 @@ from vectord.schema import (
     Item,
     Media,
     ModelList,
-    RerankRequest,
     RerankResult,
     TextOptions,
     TokenizeRequest,
@@ -234,10 +233,8 @@ def _without_pooling(name: str | None, incoming: Incoming) -> bool:
 
 
 def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
-    if isinstance(prompts, PromptObject):
-        return [_object(prompts, field)]
-    if isinstance(prompts, str):
-        return [prompts]
+    if not isinstance(prompts, list):
+        return [_input(prompts, field)]
     refuse_none(prompts, field)
     if any(isinstance(prompt, int) for prompt in prompts):
         for index, prompt in enumerate(prompts):
@@ -250,31 +247,24 @@ def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
     return [_input(prompt, field, index) for index, prompt in enumerate(prompts)]
 
 
-def _input(prompt: str | TokenId | list[TokenId | str] | PromptObject, field: str, index: int) -> Input:
-    if isinstance(prompt, PromptObject):
-        return _object(prompt, field, index)
-    if isinstance(prompt, list) and not any(isinstance(piece, int) for piece in prompt):
-        raise EmptyInput("{field} has no token ids", field=field, index=index)
-    return cast("Input", prompt)
-
-
 def _part(prompt: object, field: str, index: int) -> Item:
     if not isinstance(prompt, PromptObject) or prompt.type is None:
         raise InvalidField("{field}: a list with a part holds only parts.", field=field, index=index)
     return prompt.read_item(field, index)
 
 
-def _object(prompt: PromptObject, field: str, index: int | None = None) -> Item:
+def _input(prompt: str | int | list[int | str] | PromptObject, field: str, index: int | None = None) -> Input:
+    if not isinstance(prompt, PromptObject):
+        if isinstance(prompt, list) and not any(isinstance(piece, int) for piece in prompt):
+            raise EmptyInput("{field} has no token ids", field=field, index=index)
+        return cast("Input", prompt)
     if prompt.prompt_string is not None:
         texts = prompt.prompt_string.split(MARKER) if prompt.multimodal_data else [prompt.prompt_string]
         images = [read_image(one, field, index) for one in prompt.multimodal_data or ()]
         if len(texts) != len(images) + 1:
             template = "{field}: `prompt_string` needs {marker} once for each file in `multimodal_data`."
             raise InvalidField(template, field=field, index=index, marker=MARKER)
-        pieces: list[Item] = []
-        for text, image in zip_longest(texts, images, fillvalue=""):
-            pieces += [text, image]
-        return _joined(pieces)
+        return _joined([piece for pair in zip_longest(texts, images, fillvalue="") for piece in pair])
     if prompt.content is not None:
         return _joined([part.read_item(field, index) for part in prompt.content])
     if prompt == PromptObject():
@@ -391,20 +381,17 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raise InvalidField("{field}: give either `documents` or `texts`, not both.", field="documents")
     if not passages:
         raise EmptyInput('"documents" must be a non-empty string array', field=field)
-    request = RerankRequest(query=body.query, passages=passages, model=requested_model(body.model, incoming), raw=True)
 
     def render(result: RerankResult) -> Rendered:
         """`texts` get TEI's form, a bare array; `documents` get Jina's, without the documents."""
-        best = best_passages(result, body.top_n)
         if body.texts is None:
-            results = [{"index": index, "relevance_score": score} for index, score in best]
+            results = ranked(result, body.top_n, "relevance_score")
             return _listed(body.model or result.model, result, results=results)
-        ranks: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in best]
-        if body.return_text:
-            ranks = [rank | {"text": passages[rank["index"]]} for rank in ranks]
-        return Rendered(body=dump_json(ranks))
+        shown = passages if body.return_text else None
+        return Rendered(body=dump_json(ranked(result, body.top_n, "score", text=shown)))
 
-    return Call(with_fields(request, body), render, {"passages": field})
+    model = requested_model(body.model, incoming)
+    return Call(rerank_request(body, body.query, passages, model, TextOptions(), raw=True), render, {"passages": field})
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------

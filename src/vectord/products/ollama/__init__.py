@@ -13,7 +13,7 @@ import msgspec
 from vectord import __version__, errors
 from vectord.errors import InputTooLong, MissingField, ModelFailed, ModelNotFound, VectordError
 from vectord.products.common.body import Count
-from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Render, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.fields import about, no_effect
 from vectord.products.common.inputs import Force, Width, agreed
@@ -248,19 +248,19 @@ class ShowNameBody(msgspec.Struct):
     example={"model": f"{EXAMPLE_MODEL}:latest"},
 )
 def parse_show(body: ShowBody, incoming: Incoming) -> Call:
-    return _show(agreed(model=body.model or None, name=body.name or None), incoming.models)
+    return _of_model(agreed(model=body.model or None, name=body.name or None), incoming, render_shown)
 
 
 @ROUTES.post("/api/show", computes=None, answer=Shown, summary="Show one served model", example={"name": EXAMPLE_MODEL})
 def parse_show_name(body: ShowNameBody, incoming: Incoming) -> Call:
-    return _show(body.name, incoming.models)
+    return _of_model(body.name, incoming, render_shown)
 
 
-def _show(name: str | None, models: Sequence[ModelInfo]) -> Call:
-    model = _model(name, models)
+def _of_model(name: str | None, incoming: Incoming, render: Render) -> Call:
+    model = _model(name, incoming.models)
     if model is None:
         raise MissingField("{field} is required.", field="model")
-    return Call(ListModels(model=model), render_shown)
+    return Call(ListModels(model=model), render)
 
 
 def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
@@ -324,10 +324,7 @@ class PullStatus(msgspec.Struct):
 )
 def parse_pull(body: PullBody, incoming: Incoming) -> Call:
     """Clients pull a model before its first use. A model that is not served is 404: the operator adds models."""
-    model = _model(agreed(model=body.model or None, name=body.name or None), incoming.models)
-    if model is None:
-        raise MissingField("{field} is required.", field="model")
-    return Call(ListModels(model=model), render_pulled)
+    return _of_model(agreed(model=body.model or None, name=body.name or None), incoming, render_pulled)
 
 
 def render_pulled(result: ModelList) -> Rendered:

@@ -10,7 +10,6 @@ import msgspec
 from vectord.errors import InvalidField, MalformedBody, MissingField, UnsupportedMediaType
 from vectord.products.common.batches import (
     CreateBatch,
-    DeletedFile,
     ItemAction,
     ItemRequest,
     ListBatches,
@@ -22,7 +21,7 @@ from vectord.products.common.batches import (
     StoreFile,
 )
 from vectord.products.common.body import Content
-from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.fields import about
 from vectord.products.common.vectors import dump_json
 
@@ -59,13 +58,7 @@ class BatchBody(msgspec.Struct):
     output_expires_after: Annotated[Any, about("not supported: --batch-retention-hours applies")] = None
 
 
-class FileObject(msgspec.Struct, tag_field="object", tag="file"):
-    id: str
-    bytes: int
-    created_at: int
-    expires_at: int
-    filename: str
-    purpose: str
+class FileObject(StoredFile, kw_only=True, tag_field="object", tag="file"):
     status: Literal["processed"]
 
 
@@ -227,10 +220,6 @@ def _listed(result: ListedItems) -> dict[str, Any]:
     }
 
 
-def _deleted(result: DeletedFile) -> dict[str, Any]:
-    return {"id": result.id, "object": "file", "deleted": True}
-
-
 def _render(made: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Rendered]:
     return lambda result: Rendered(body=dump_json(made(result)))
 
@@ -248,23 +237,16 @@ def _on_item(action: ItemAction, render: Callable[[Any], Rendered]) -> Callable[
 
 
 _file, _batch = _render(file_object), _render(batch_object)
-ROUTES.add(
-    Route(
-        method="POST",
-        path="/v1/files",
-        parse=parse_upload,
-        summary="Store a file of requests for a batch",
-        answer=FileObject,
-        form=True,
-    )
-)
+_deleted = _render(lambda file: {"id": file.id, "object": "file", "deleted": True})
+_STORE = "Store a file of requests for a batch"
+ROUTES.add("POST", "/v1/files", parse=parse_upload, summary=_STORE, answer=FileObject, form=True)
 for _method, _path, _parse, _summary, _answer in (
     ("GET", "/v1/files", parse_list_files, "List stored files", None),
     ("GET", "/v1/files/{file_id}", _on_item("show file", _file), "Show one file", FileObject),
     ("GET", "/v1/files/{file_id}/content", _on_item("open file", _render_content), "Download a file", None),
-    ("DELETE", "/v1/files/{file_id}", _on_item("delete file", _render(_deleted)), "Delete a file", None),
+    ("DELETE", "/v1/files/{file_id}", _on_item("delete file", _deleted), "Delete a file", None),
     ("GET", "/v1/batches", parse_list_batches, "List batches", None),
     ("GET", "/v1/batches/{batch_id}", _on_item("show batch", _batch), "Show one batch", BatchObject),
     ("POST", "/v1/batches/{batch_id}/cancel", _on_item("cancel batch", _batch), "Cancel a batch", BatchObject),
 ):
-    ROUTES.add(Route(method=_method, path=_path, parse=_parse, summary=_summary, answer=_answer))
+    ROUTES.add(_method, _path, parse=_parse, summary=_summary, answer=_answer)

@@ -19,15 +19,14 @@ from vectord.products.common.fields import about
 from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed
 from vectord.products.common.models import ListedModels, first_model, ready_models, render_listed_models
 from vectord.products.common.ranking import (
+    SCORES,
     RankedItem,
     RerankFields,
     TextDocument,
-    TextDocuments,
     as_object,
-    best_passages,
     ranked,
     read_texts,
-    with_fields,
+    rerank_request,
 )
 from vectord.products.common.vectors import TokenUsage, dump_json, json_answer, token_usage
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
@@ -37,7 +36,6 @@ from vectord.schema import (
     ListModels,
     ModelInfo,
     ModelList,
-    RerankRequest,
     RerankResult,
     TextOptions,
 )
@@ -204,7 +202,7 @@ class RerankBody(RerankFields):
     """return_documents: a key of other products on this path; it adds a `document` to each result."""
 
     query: str
-    documents: TextDocuments
+    documents: list[str | TextItem]
     model: str | None = None
     top_n: TopN = None
     return_documents: Switch = None
@@ -253,18 +251,13 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     passages = read_texts(body.documents)
     if not passages:
         return _empty(body.model, _reranks, **_ranking([], NO_USAGE))
-    document = as_object if body.return_documents else None
+    shown = [as_object(text) for text in passages] if body.return_documents else None
 
     def render(result: RerankResult) -> Rendered:
-        results = ranked(result, passages, body.top_n, document=document, text=True)
+        results = ranked(result, body.top_n, *SCORES, text=passages, document=shown)
         return json_answer(model=result.model, **_ranking(results, token_usage(result.usage)))
 
-    return Call(_rerank_request(body, passages), render)
-
-
-def _rerank_request(body: "RerankBody | RerankNamedBody", passages: Sequence[str]) -> RerankRequest:
-    request = RerankRequest(query=body.query, passages=passages, model=body.model or None, text=TEXT, raw=False)
-    return with_fields(request, body)
+    return Call(rerank_request(body, body.query, passages, body.model, TEXT), render)
 
 
 def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,20 +312,18 @@ def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     top_n = agreed(top_k=body.top_k or None, top_n=body.top_n or None)
 
     def render(result: RerankResult) -> Rendered:
-        results: list[dict[str, Any]] = []
-        for index, score in best_passages(result, top_n):
-            document = body.documents[index]
-            item: dict[str, Any] = {"index": index, "text": passages[index]}
+        results = ranked(result, top_n, text=passages)
+        for item in results:
+            document, score = body.documents[item["index"]], result.scores[item["index"]]
             if isinstance(document, str):
                 item["relevance_score"] = score
             elif document.id is not None:
                 item["id"] = document.id
             if body.return_scores is not False:
                 item["score"] = score
-            results.append(item)
         return json_answer(results=results, model=result.model)
 
-    return Call(_rerank_request(body, passages), render)
+    return Call(rerank_request(body, body.query, passages, body.model, TEXT), render)
 
 
 # --- models ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from vectord.products.common.inputs import (
     with_nvidia_keys,
 )
 from vectord.products.common.models import ListedModels, render_listed_models
-from vectord.products.common.ranking import RankedItem, RerankFields, ranked, with_fields
+from vectord.products.common.ranking import SCORES, RankedItem, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import (
     EmbeddingList,
     Encoding,
@@ -35,7 +35,7 @@ from vectord.products.common.vectors import (
     token_usage,
 )
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
-from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResult, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, RerankResult, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})
 
@@ -145,13 +145,11 @@ class Ranking(msgspec.Struct):
     render_error=render_rerank_error,
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    request = RerankRequest(query=body.query, passages=body.documents, model=body.model or None, text=TEXT, raw=False)
-
     def render(result: RerankResult) -> Rendered:
-        results = ranked(result, body.documents, body.top_n, document=str)
+        results = ranked(result, body.top_n, *SCORES, document=body.documents)
         return json_answer(model=result.model, results=results, usage=token_usage(result.usage))
 
-    return Call(with_fields(request, body), render)
+    return Call(rerank_request(body, body.query, body.documents, body.model, TEXT), render)
 
 
 ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)(render_listed_models)

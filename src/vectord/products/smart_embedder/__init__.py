@@ -22,18 +22,17 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.fields import about
 from vectord.products.common.models import named_models, none_can, requested_model
-from vectord.products.common.ranking import NoCount, RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import NoCount, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, ready_lines
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     ModelInfo,
-    RerankRequest,
     RerankResult,
     ShowStatistics,
     Sparse,
@@ -142,26 +141,26 @@ class Warned(msgspec.Struct):
 _SUBJECTS = {"input_truncated": "Input text", "query_truncated": "Query", "passage_truncated": "Passage"}
 
 
-def _warning(
-    code: str, field: str, index: int | None, model: str, length: TextLength, max_tokens: int
-) -> dict[str, Any]:
-    """max_tokens: the tokens that had room; for a query or passage, next to the other text of the pair."""
-    details = {
-        "max_tokens": max_tokens,
-        "original_tokens": length.seen,
-        "truncated_tokens": length.seen - length.kept,
-        "truncation_side": "end",
-    }
-    message = f"{_SUBJECTS[code]} was truncated to the model token limit."
-    return _any_warning(code, message, field, index, {"model": model, **details})
-
-
-def _any_warning(
-    code: str, message: str, field: str, index: int | None, details: Mapping[str, object]
-) -> dict[str, Any]:
+def _warning(code: str, message: str, field: str, index: int | None, model: str, **details: object) -> dict[str, Any]:
     pointer = f"/{field}" if index is None else f"/{field}/{index}"
     target = {"field": field, "index": index, "pointer": pointer}
-    return {"code": code, "severity": "warning", "message": message, "target": target, "details": details}
+    shown = {"model": model, **details}
+    return {"code": code, "severity": "warning", "message": message, "target": target, "details": shown}
+
+
+def _cut(code: str, field: str, index: int | None, model: str, length: TextLength, max_tokens: int) -> dict[str, Any]:
+    """A warning. max_tokens: those that had room; for a query or passage, next to the other text of the pair."""
+    return _warning(
+        code,
+        f"{_SUBJECTS[code]} was truncated to the model token limit.",
+        field,
+        index,
+        model,
+        max_tokens=max_tokens,
+        original_tokens=length.seen,
+        truncated_tokens=length.seen - length.kept,
+        truncation_side="end",
+    )
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -244,12 +243,12 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     )
     makers = [model.sources.get(kind, model.name) if model else "" for kind in KINDS]
     warnings = [
-        _any_warning(
+        _warning(
             "vectors_unavailable",
             f"The model makes no {kind} vectors.",
             f"return_{kind}",
             None,
-            {"model": model.name if model else ""},
+            model.name if model else "",
         )
         for kind in missing
     ]
@@ -257,7 +256,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     def render(result: EmbedResult) -> Rendered:
         dense, sparse, colbert = makers
         truncated = [
-            _warning("input_truncated", "sentences", index, name, lengths[index], result.limits[name])
+            _cut("input_truncated", "sentences", index, name, lengths[index], result.limits[name])
             for index in range(len(result.usage.lengths))
             for name, lengths in result.lengths.items()
             if index in lengths.details and lengths[index].truncated
@@ -291,7 +290,8 @@ def _check_characters(texts: Sequence[str], limit: int | None, field: str) -> No
     for index, text in enumerate(texts):
         if limit is not None and len(text) > limit:
             template = "{field} may contain at most {limit} characters; got {given}."
-            raise TooManyCharacters(template, field=field, index=index, limit=limit, given=len(text))
+            place = None if field == "query" else index
+            raise TooManyCharacters(template, field=field, index=place, limit=limit, given=len(text))
 
 
 def _check_total(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
@@ -376,11 +376,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
         raise EmptyInput("The 'query' field cannot be empty.", field="query")
     limits = incoming.guards.product
     _check_count(body.passages, limits.get("max_rerank_passages"), "passages", "passages")
-    most = limits.get("max_rerank_text_chars")
-    if most is not None and len(body.query) > most:
-        template = "{field} may contain at most {limit} characters; got {given}."
-        raise TooManyCharacters(template, field="query", limit=most, given=len(body.query))
-    _check_characters(body.passages, most, "passages")
+    for field, given in (("query", [body.query]), ("passages", body.passages)):
+        _check_characters(given, limits.get("max_rerank_text_chars"), field)
     texts = [body.query, *body.passages]
     _check_total(texts, limits.get("max_rerank_total_chars"), "passages", "query and passages")
     normalize = read_flag(body.normalize, "normalize")
@@ -392,20 +389,19 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     def render(result: RerankResult) -> Rendered:
         warnings = []
         if result.query.truncated:
-            warnings.append(_warning("query_truncated", "query", None, result.model, result.query, result.query.kept))
+            warnings.append(_cut("query_truncated", "query", None, result.model, result.query, result.query.kept))
         for index in result.passages.truncated:
             length = result.passages[index]
-            warnings.append(_warning("passage_truncated", "passages", index, result.model, length, length.kept))
-        ranks = best_passages(result)
+            warnings.append(_cut("passage_truncated", "passages", index, result.model, length, length.kept))
+        results = ranked(result, None, passage=body.passages, score=result.scores)
         return json_answer(
-            results=[{"index": index, "passage": body.passages[index], "score": score} for index, score in ranks],
+            results=results,
             model_name=result.model,
             processing_time_ms=_ms(result.usage.timings),
             warnings=warnings,
         )
 
-    request = RerankRequest(query=body.query, passages=body.passages, model=name, text=TRUNCATED, raw=raw)
-    return Call(with_fields(request, body), render)
+    return Call(rerank_request(body, body.query, body.passages, name, TRUNCATED, raw=raw), render)
 
 
 # --- statistics -----------------------------------------------------------------------------------------------
@@ -424,14 +420,12 @@ class StatsAnswer(msgspec.Struct):
 
 
 ROUTES.add(
-    Route(
-        method="GET",
-        path="/stats",
-        parse=lambda incoming: Call(ShowStatistics(), render_stats),
-        summary="Count embedded texts since the start",
-        answer=StatsAnswer,
-        public=True,
-    )
+    "GET",
+    "/stats",
+    parse=lambda incoming: Call(ShowStatistics(), render_stats),
+    summary="Count embedded texts since the start",
+    answer=StatsAnswer,
+    public=True,
 )
 
 

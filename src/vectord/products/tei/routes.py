@@ -5,7 +5,7 @@ TEI serves one model and ignores `model`: see `requested_model`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
 from vectord.products.common.body import Count, TokenId, decode, is_object
-from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.fields import about, refused
 from vectord.products.common.inputs import (
     Direction,
@@ -35,7 +35,7 @@ from vectord.products.common.ranking import (
     RerankFields,
     ScoredLabel,
     best_labels,
-    with_fields,
+    rerank_request,
 )
 from vectord.products.common.vectors import (
     EmbeddingList,
@@ -116,7 +116,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
         model=model,
-        text=_text_options(body, body.prompt_name),
+        text=text_options(body, body.prompt_name),
         normalize=normalize,
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
@@ -166,7 +166,7 @@ def _embed_request(body: TextsBody, incoming: Incoming, kind: VectorKind) -> Emb
     return EmbedRequest(
         inputs=read_filled_inputs(body.inputs),
         model=_model(body.model, incoming),
-        text=_text_options(body, body.prompt_name),
+        text=text_options(body, body.prompt_name),
         outputs=frozenset({kind}),
     )
 
@@ -214,7 +214,7 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     refuse_none(source, "source")
     refuse_empty(sentences, "sentences")
     options = body.parameters or SimilarityParameters()
-    text = _text_options(options, options.prompt_name)
+    text = text_options(options, options.prompt_name)
 
     def render(result: SimilarityResult) -> Rendered:
         return _answer(result.scores, result.usage)
@@ -229,20 +229,6 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
 # paths, which comes after it. The first of the two answers a body with neither.
 
 
-class AnyBody(msgspec.Struct):
-    """The keys that select the operation, and those that only some operations have."""
-
-    inputs: msgspec.Raw = msgspec.Raw()
-    texts: msgspec.Raw = msgspec.Raw()
-    model: str | None = None
-    truncate: Any = None
-    truncation_direction: Any = None
-    prompt_name: Any = None
-    normalize: Any = None
-    dimensions: Any = None
-    raw_scores: Any = None
-
-
 # Fields of some operations, with the value that has no effect.
 OPTIONS: Mapping[str, object] = {
     **dict.fromkeys(("truncate", "prompt_name", "dimensions")),
@@ -252,7 +238,9 @@ OPTIONS: Mapping[str, object] = {
 }
 
 
-_any_body = msgspec.json.Decoder(AnyBody)
+AnyBody: TypeAlias = Mapping[str, msgspec.Raw]
+_any_body = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
 
 RootAnswer = Annotated[
     list[list[Any] | dict[str, Any] | float],
@@ -263,27 +251,27 @@ RootAnswer = Annotated[
 def parse_root(incoming: Incoming) -> Call:
     """Similarity for an object in `inputs`, as huggingface_hub's sentence_similarity sends; else see _usual_path."""
     body = decode(_any_body, incoming.body)
-    path = "/similarity" if is_object(body.inputs) else _usual_path(body.model, incoming)
+    path = "/similarity" if is_object(body.get("inputs", _NULL)) else _usual_path(body, None, incoming)
     return _parse_at(path, body, incoming)
 
 
-for _path in ("/", "/invocations"):
-    ROUTES.add(
-        Route(
-            method="POST",
-            path=_path,
-            parse=parse_root,
-            computes="embed",
-            summary="Embed, classify or compare, by the model and the kind of `inputs`",
-            body=EmbedBody,
-            answer=RootAnswer,
-            example={"inputs": ["hello", "world"]},
-        )
-    )
+ROUTES.add(
+    "POST",
+    "/",
+    "/invocations",
+    parse=parse_root,
+    computes="embed",
+    summary="Embed, classify or compare, by the model and the kind of `inputs`",
+    body=EmbedBody,
+    answer=RootAnswer,
+    example={"inputs": ["hello", "world"]},
+)
 
 
-def _usual_path(name: str | None, incoming: Incoming) -> str:
-    """The route for the operation of the named or first served model."""
+def _usual_path(body: AnyBody, model: str | None, incoming: Incoming) -> str:
+    """The route for the operation of the model that the body names, or else `model`, or the first served one."""
+    named = msgspec.json.decode(body.get("model", _NULL))
+    name = named if isinstance(named, str) and named else model  # the route refuses another type
     models = named_models(_model(name, incoming), incoming.models)
     if not models or "dense" in models[0].outputs:
         return "/embed"
@@ -296,8 +284,8 @@ def _parse_at(path: str, body: AnyBody, incoming: Incoming) -> Call:
     """Raises InvalidField for a field that the operation of this path does not have."""
     route = next(route for route in ROUTES if route.path == path)
     assert route.body is not None
-    for name in OPTIONS.keys() - {*route.body.__struct_fields__}:
-        if getattr(body, name) not in (None, OPTIONS[name]):
+    for name in OPTIONS.keys() & body.keys() - {*route.body.__struct_fields__}:
+        if msgspec.json.decode(body[name]) not in (None, OPTIONS[name]):
             raise InvalidField("{field} is no field of {path}, which answers here.", field=name, path=path)
     return route.parse(incoming)
 
@@ -339,24 +327,17 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     vectors = {"dense", "sparse", "colbert"}
     if none_can(incoming.models, lambda model: model.reranks or not model.outputs.isdisjoint(vectors)):
         raise ModelCannot("model is not a re-ranker model")
-    request = RerankRequest(
-        query=body.query,
-        passages=body.texts,
-        model=_model(body.model, incoming),
-        text=_text_options(body),
-        raw=body.raw_scores is True,
-    )
 
     def render(result: RerankResult) -> Rendered:
         """Best first. TEI counts the query's characters once for each text."""
         ranks: list[dict[str, Any]] = [
-            {"index": i, "score": result.scores[i]} for i in places(result.scores, result.logits)
+            {"index": i, "score": result.scores[i], **({"text": body.texts[i]} if body.return_text else {})}
+            for i in places(result.scores, result.logits)
         ]
-        if body.return_text:
-            ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
         return _answer(ranks, result.usage, len(body.query) * len(body.texts) + sum(map(len, body.texts)))
 
-    return Call(with_fields(request, body), render)
+    model, raw = _model(body.model, incoming), body.raw_scores is True
+    return Call(rerank_request(body, body.query, body.texts, model, text_options(body), raw=raw), render)
 
 
 def places(scores: Float32, logits: Float32 | None) -> list[int]:
@@ -401,13 +382,12 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
                     "{body.inputs} must be a string, a pair of strings, or a list of lists of one or two strings."
                 )
                 raise WrongType(template, field="inputs", index=index)
-    for index, one in enumerate(inputs):
-        if not any(one):
+        if not any(texts):
             raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=index)
     request = ClassifyRequest(
         inputs=inputs,
         model=_model(body.model, incoming),
-        text=_text_options(body),
+        text=text_options(body),
         raw=body.raw_scores is True,
     )
 
@@ -501,7 +481,7 @@ def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
         try:
             # Ranks `texts`, else does the operation of the model, which an instance may name.
             parsed = decode(_any_body, instance.body)
-            path = "/rerank" if bytes(parsed.texts) else _usual_path(parsed.model or body.model, instance)
+            path = "/rerank" if "texts" in parsed else _usual_path(parsed, body.model, instance)
             calls.append(_parse_at(path, parsed, instance))
         except WrongType as error:  # JSON too, because TEI itself reads instances
             invalid = InvalidField("{field}: " + error.template, field="instance")
@@ -556,7 +536,7 @@ def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
         model=_model(body.model, incoming),
         # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
         text=with_nvidia_keys(
-            replace(_text_options(Truncation()), own_ids=incoming.guards.own_ids), body.truncate, body.input_type
+            replace(text_options(Truncation()), own_ids=incoming.guards.own_ids), body.truncate, body.input_type
         ),
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
@@ -577,10 +557,13 @@ ROUTES.get("/info", summary="Show the first served model and the limits in force
 # --- fields ---------------------------------------------------------------------------------------------------
 
 
-def _text_options(body: Truncation | RerankBody, prompt_name: str | None = None) -> TextOptions:
+def text_options(
+    body: Truncation | RerankBody, prompt_name: str | None = None, *, truncates: bool = TRUNCATES
+) -> TextOptions:
+    """truncates: whether long texts are truncated by default."""
     return TextOptions(
         truncate=body.truncate,
-        truncate_by_default=TRUNCATES,
+        truncate_by_default=truncates,
         truncate_side=read_side(body.truncation_direction),
         prompt_name=prompt_name,
         own_ids=True,

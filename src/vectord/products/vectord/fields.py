@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from vectord.errors import MissingField, VectordError
 from vectord.products.common.body import Count, PositiveCount
@@ -132,17 +133,10 @@ class TruncationAnswer(msgspec.Struct):
 
 
 def text_options(body: TextFields) -> TextOptions:
-    return TextOptions(truncate=body.truncate, truncate_side=body.truncate_side or "right")
-
-
-def prompted_options(body: PromptFields) -> TextOptions:
-    return TextOptions(
-        truncate=body.truncate,
-        truncate_side=body.truncate_side or "right",
-        prompt_name=body.prompt_name,
-        kind=body.kind,
-        prompt=body.prompt,
-    )
+    options = TextOptions(truncate=body.truncate, truncate_side=body.truncate_side or "right")
+    if isinstance(body, PromptFields):
+        return replace(options, prompt_name=body.prompt_name, kind=body.kind, prompt=body.prompt)
+    return options
 
 
 def result_answer(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import asdict
 
-from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.dialect import Call, Parse, Render, Rendered, Routes
 from vectord.products.common.vectors import json_answer
 from vectord.schema import (
     DeviceState,
@@ -100,41 +100,29 @@ class PullAnswer(msgspec.Struct):
     total_bytes: int
 
 
-def parse_pull(incoming: Incoming) -> Call:
-    return Call(PullModel(model=incoming.path["model"]), render_pull)
-
-
-def render_pull(result: PullResult) -> Rendered:
-    return json_answer(**asdict(result))
-
-
 class RemoveAnswer(msgspec.Struct):
     model: str  # the hub id
     freed_bytes: int
 
 
-def parse_remove(incoming: Incoming) -> Call:
-    return Call(RemoveModel(model=incoming.path["model"]), render_removed)
-
-
-def render_removed(result: RemoveResult) -> Rendered:
+def render_fields(result: PullResult | RemoveResult) -> Rendered:
+    """Every field of the result."""
     return json_answer(**asdict(result))
 
 
-def parse_load(incoming: Incoming) -> Call:
-    return Call(LoadModel(model=incoming.path["model"]), render_model)
+def _of_model(request: type[LoadModel | UnloadModel | PullModel | RemoveModel], render: Render) -> Parse:
+    """A parser of requests about the model in the path."""
+    return lambda incoming: Call(request(model=incoming.path["model"]), render)
 
 
-def parse_unload(incoming: Incoming) -> Call:
-    return Call(UnloadModel(model=incoming.path["model"]), render_model)
-
-
+_PATH = "/vectord/models/{model:path}"
 _PULL = "Begin to fetch a model from the hub, or show how far it is"
 _REMOVE = "Remove a pulled model, and its files from the cache"
-for _method, _path, _parse, _summary, _answer in (
-    ("POST", "/vectord/models/{model:path}/load", parse_load, "Load a model now", ModelAnswer),
-    ("POST", "/vectord/models/{model:path}/unload", parse_unload, "Unload a model", ModelAnswer),
-    ("POST", "/vectord/models/{model:path}/pull", parse_pull, _PULL, PullAnswer),
-    ("DELETE", "/vectord/models/{model:path}", parse_remove, _REMOVE, RemoveAnswer),
+for _method, _action, _request, _render, _summary, _answer in (
+    ("POST", "/load", LoadModel, render_model, "Load a model now", ModelAnswer),
+    ("POST", "/unload", UnloadModel, render_model, "Unload a model", ModelAnswer),
+    ("POST", "/pull", PullModel, render_fields, _PULL, PullAnswer),
+    ("DELETE", "", RemoveModel, render_fields, _REMOVE, RemoveAnswer),
 ):
-    ROUTES.add(Route(method=_method, path=_path, parse=_parse, summary=_summary, answer=_answer, admin=True))
+    _parse = _of_model(_request, _render)
+    ROUTES.add(_method, _PATH + _action, parse=_parse, summary=_summary, answer=_answer, admin=True)

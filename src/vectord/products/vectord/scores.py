@@ -11,7 +11,7 @@ from vectord.products.common.dialect import Call, Incoming, Rendered, Routes
 from vectord.products.common.fields import about
 from vectord.products.common.inputs import read_chunks
 from vectord.products.common.media import read_image
-from vectord.products.common.ranking import ScoredLabel, best_labels, best_passages
+from vectord.products.common.ranking import ScoredLabel, best_labels, ranked
 from vectord.products.vectord.fields import (
     ChunkFields,
     FusionWeight,
@@ -20,7 +20,6 @@ from vectord.products.vectord.fields import (
     TextFields,
     TruncationAnswer,
     Words,
-    prompted_options,
     result_answer,
     text_options,
     truncated,
@@ -145,16 +144,8 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
             warnings.append({"type": "query_truncated", **cut(result.query)})
         for index in result.passages.truncated:
             warnings.append({"type": "passage_truncated", "index": index, **cut(result.passages[index])})
-        results = []
-        for index, score in best_passages(result, body.top_n):
-            item: dict[str, Any] = {"index": index, "score": score}
-            if result.logits is not None:
-                item["logit"] = result.logits[index]
-            if result.spans is not None:
-                item["span"] = result.spans[index]
-            if body.return_passages:
-                item["passage"] = body.passages[index]
-            results.append(item)
+        shown = body.passages if body.return_passages else None
+        results = ranked(result, body.top_n, "score", logit=result.logits, span=result.spans, passage=shown)
         return result_answer(result, score_kind=result.kind, results=results, warnings=warnings)
 
     return Call(request, render)
@@ -219,7 +210,7 @@ class SimilarityAnswer(ResultAnswer):
 )
 def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
     request = SimilarityRequest(
-        source=body.source, sentences=body.sentences, model=body.model or None, text=prompted_options(body)
+        source=body.source, sentences=body.sentences, model=body.model or None, text=text_options(body)
     )
 
     def render(result: SimilarityResult) -> Rendered:

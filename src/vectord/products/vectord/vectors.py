@@ -23,8 +23,8 @@ from vectord.products.vectord.fields import (
     TruncationAnswer,
     VectorFields,
     error_object,
-    prompted_options,
     result_answer,
+    text_options,
     truncated,
 )
 from vectord.schema import (
@@ -124,7 +124,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=_inputs(body.inputs),
         model=body.model or None,
-        text=prompted_options(body),
+        text=text_options(body),
         outputs=outputs,
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
@@ -255,7 +255,7 @@ def parse_documents(body: DocumentsBody, incoming: Incoming) -> Call:
         documents=body.documents,
         chunks=read_chunks(body.chunk.max_tokens, body.chunk.overlap_tokens, body.chunk.by),
         model=body.model or None,
-        text=prompted_options(body),
+        text=text_options(body),
         vectors=body.vectors is not False,
         late=body.late is True,
         mean=body.mean is True,

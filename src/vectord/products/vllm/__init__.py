@@ -32,7 +32,7 @@ from vectord.products.common.chat import (
     read_conversation,
     refuse_chat_fields,
 )
-from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes, random_id
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import (
@@ -47,6 +47,7 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.models import ModelItem, model_item, named_models, served_names
 from vectord.products.common.ranking import (
+    SCORES,
     ContentItem,
     DocumentItem,
     Documents,
@@ -60,8 +61,8 @@ from vectord.products.common.ranking import (
     ranked,
     read_documents,
     read_query,
+    rerank_request,
     shown_documents,
-    with_fields,
 )
 from vectord.products.common.vectors import TokenUsage, json_answer, token_usage
 from vectord.products.vllm.numbers import Numbers, read_numbers
@@ -90,9 +91,6 @@ from vectord.schema import (
     TokenizeRequest,
     TokenizeResult,
     VectorKind,
-)
-from vectord.schema import (
-    Usage as UsedTokens,
 )
 
 ROUTES = Routes()
@@ -161,9 +159,10 @@ _post_input = partial(ROUTES.post, one_of=["input", "messages"], names=NAMES)
 
 
 class _Given(msgspec.Struct, frozen=True):
-    """The inputs of a body: texts and ids, or else conversations."""
+    """The inputs of a body, texts and ids or else conversations, and how they become tokens."""
 
     field: str  # the body's
+    text: TextOptions
     inputs: Sequence[Input] = ()
     conversations: Sequence[Conversation] = ()
 
@@ -172,40 +171,29 @@ class _Given(msgspec.Struct, frozen=True):
         return {"inputs": self.field, "conversations": self.field}
 
 
-def _given(body: InputBody) -> _Given:
-    if body.input is None and body.messages is None:
+def _given(body: InputBody, incoming: Incoming) -> _Given:
+    given, field = (body.messages, "messages") if body.input is None else (body.input, "input")
+    if given is None:
         raise MissingField("{field} is required.", field="inputs")
-    if body.input is None:
-        given = _Given("messages")
-        found = conversations_of(body.messages or (), given.field) or [[]]
-    else:
-        given = _Given("input")
-        found = conversations_of(body.input, given.field)
-        if body.messages or not found:
-            refuse_chat_fields(body)
-            return replace(given, inputs=read_inputs(cast("TextsOrIds", body.input)))
+    found = conversations_of(given, field)
+    if body.input is not None and (body.messages or not found):
+        refuse_chat_fields(body, body.messages)
+        return _Given(field, _text_options(body, incoming), inputs=read_inputs(cast("TextsOrIds", body.input)))
     conversations = []
-    for index, messages in enumerate(found):
+    for index, messages in enumerate(found or [[]]):
         try:
             conversations.append(read_conversation(body, messages))
         except InvalidField as error:
             if error.field != "conversations":
                 raise
-            raise error.at(field=f"{given.field}[{index}]" if len(found) > 1 else given.field) from None
-    return replace(given, conversations=conversations)
-
-
-def _input_options(body: InputBody, incoming: Incoming, given: _Given) -> TextOptions:
-    if given.conversations:  # the template has all words around the messages
-        options = _text_options(body, incoming, add_special_tokens=body.add_special_tokens is True)
-    else:
-        options = _text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False)
-    if isinstance(body, EmbeddingBody):
-        options = with_nvidia_keys(options, body.truncate, body.input_type, body.truncation_side)
-    return replace(options, prompt="") if given.conversations else options
+            raise error.at(field=f"{field}[{index}]" if len(found) > 1 else field) from None
+    # The template has all words around the messages.
+    text = replace(_text_options(body, incoming, add_special_tokens=False), prompt="")
+    return _Given(field, text, conversations=conversations)
 
 
 def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
+    """add_special_tokens: the default."""
     if body.normalize is not None:
         template = "Parameter {field} was removed; use `use_activation` instead."
         raise InvalidField(template, field="normalize")
@@ -217,7 +205,9 @@ def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens:
     if most is not None and len(models) == 1 and most > models[0].max_input_tokens:
         template = "{field} may be at most {limit} here; got {given}. Please request a smaller truncation size."
         raise InvalidField(template, field="max_tokens", limit=models[0].max_input_tokens, given=most)
-    return TextOptions(
+    if isinstance(body, InputBody) and body.add_special_tokens is not None:
+        add_special_tokens = body.add_special_tokens
+    options = TextOptions(
         truncate=None if most is None else True,
         truncate_side=body.truncation_side or "right",
         max_tokens=None if most == -1 else most,
@@ -225,6 +215,9 @@ def _text_options(body: CommonFields, incoming: Incoming, *, add_special_tokens:
         own_ids=True,
         cache_salt=body.cache_salt or "",
     )
+    if isinstance(body, EmbeddingBody):
+        return with_nvidia_keys(options, body.truncate, body.input_type, body.truncation_side)
+    return options
 
 
 class Usage(TokenUsage, kw_only=True):
@@ -242,14 +235,19 @@ class BaseAnswer(msgspec.Struct):
     usage: Usage
 
 
-def _listed(prefix: str, body: CommonFields, model: str, data: Sequence[Any], usage: UsedTokens) -> Rendered:
+def _listed(
+    prefix: str,
+    body: CommonFields,
+    result: EmbedResult | DocumentsResult | ClassifyResult | RerankResult,
+    data: Sequence[Any],
+) -> Rendered:
     return json_answer(
         id=_id(prefix, body),
         object="list",
         created=int(time.time()),
-        model=model,
+        model=result.model,
         data=data,
-        usage=token_usage(usage) | {"completion_tokens": 0, "prompt_tokens_details": None},
+        usage=token_usage(result.usage) | {"completion_tokens": 0, "prompt_tokens_details": None},
     )
 
 
@@ -317,20 +315,18 @@ class Embeddings(BaseAnswer):
     example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
 )
 def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
-    given = _given(body)
+    given = _given(body, incoming)
     numbers = _numbers(body, given)
     if body.late_chunking_params is not None:
-        return _late_chunks(body, incoming, given, body.late_chunking_params.chunk_size)
+        return _late_chunks(body, given, body.late_chunking_params.chunk_size)
+    request = _embed_request(body, given, "dense")
     # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
-    text = replace(_input_options(body, incoming, given), own_ids=incoming.guards.own_ids)
-
-    def render(result: EmbedResult) -> Rendered:
-        return _shown("embd", "embedding", "embedding", body, numbers, result.model, result.usage, _rows(result))
-
-    return Call(_embed_request(body, text, given, "dense"), render, given.names, binary=not numbers.as_bytes)
+    request = replace(request, text=replace(given.text, own_ids=incoming.guards.own_ids))
+    render = partial(_render_arrays, ("embd", "embedding", "embedding"), body, numbers, _rows)
+    return Call(request, render, given.names, binary=not numbers.as_bytes)
 
 
-def _late_chunks(body: EmbeddingBody, incoming: Incoming, given: _Given, size: int) -> Call:
+def _late_chunks(body: EmbeddingBody, given: _Given, size: int) -> Call:
     """The chunks of each text: `size` tokens of the sequence that the model reads, special tokens included."""
     others = {
         "encoding_format": body.encoding_format not in (None, "float"),
@@ -349,7 +345,7 @@ def _late_chunks(body: EmbeddingBody, incoming: Incoming, given: _Given, size: i
         documents=texts,
         chunks=ChunkOptions(max_tokens=size, by="rows"),
         model=body.model or None,
-        text=replace(_text_options(body, incoming), truncate=False, prompt=""),
+        text=replace(given.text, truncate=False, prompt=""),
         late=True,
         normalize=body.use_activation is not False,
     )
@@ -360,7 +356,7 @@ def _late_chunks(body: EmbeddingBody, incoming: Incoming, given: _Given, size: i
             | {"late_chunking": _ranges(document.chunks, size, tokens)}
             for index, (document, tokens) in enumerate(zip(result.documents, result.usage.lengths.kept, strict=True))
         ]
-        return _listed("embd", body, result.model, data, result.usage)
+        return _listed("embd", body, result, data)
 
     names = {
         "documents": "input",
@@ -411,9 +407,8 @@ class Pooling(BaseAnswer):
 )
 def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     """Without `task`, the purpose of the named model, or of the first served model, decides."""
-    given = _given(body)
+    given = _given(body, incoming)
     numbers = _numbers(body, given)
-    text = _input_options(body, incoming, given)
     model = _model_of(body, incoming)
     task = body.task or _usual_task(model)
     if body.model and model is not None and task in NEEDED:
@@ -421,36 +416,35 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
         if NEEDED[task].isdisjoint({*model.outputs, *(name for name, own in labels.items() if own)}):
             template = "Unsupported task: '{task}'. The model was trained for another."
             raise InvalidField(template, field="task", task=task)
-
-    def render(arrays_of: Callable[[Any], Sequence[Float32]]) -> Render:
-        return lambda result: _shown(
-            "pool", "pooling", "data", body, numbers, result.model, result.usage, arrays_of(result)
-        )
-
+    request: EmbedRequest | ClassifyRequest
+    arrays_of: Callable[[Any], Sequence[Float32]]
+    unit = False
     match task:
         case "embed":
-            request = _embed_request(body, text, given, "dense")
-            return Call(request, render(_rows), given.names, binary=not numbers.as_bytes)
+            request, arrays_of = _embed_request(body, given, "dense"), _rows
         case "token_embed":
             # ColBERT vectors of a model that makes them, else the last layer's vector of each token.
             colbert = model is not None and "colbert" in model.outputs
             if colbert and body.use_activation is False:
                 template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
                 raise InvalidField(template, field="use_activation")
-            request = _embed_request(body, text, given, "colbert" if colbert else "tokens")
             unit = not colbert and body.use_activation is not False  # vLLM's activation scales them to a length of 1
-            binary = not (unit or numbers.as_bytes)
-            return Call(request, render(partial(_token_vectors, unit)), given.names, binary=binary)
+            request = _embed_request(body, given, "colbert" if colbert else "tokens")
+            arrays_of = partial(_token_vectors, unit)
         case "classify":
-            return Call(_classify_request(body, text, given), render(lambda result: list(result.scores)), given.names)
+            request, arrays_of = _classify_request(body, given), lambda result: list(result.scores)
         case "token_classify":
-            classify = replace(_classify_request(body, text, given), each_token=True)
+            request = replace(_classify_request(body, given), each_token=True)
             # (n_i, L) for each input, special tokens included
-            arrays = render(lambda result: np.split(result.scores, np.cumsum(result.tokens)[:-1]))
-            return Call(classify, arrays, given.names)
-    known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
-    template = "Unsupported task{known}. {field} must be 'embed', 'classify', 'token_embed' or 'token_classify'."
-    raise InvalidField(template, field="task", known=known)
+            arrays_of = lambda result: np.split(result.scores, np.cumsum(result.tokens)[:-1])  # noqa: E731
+        case _:
+            known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
+            template = (
+                "Unsupported task{known}. {field} must be 'embed', 'classify', 'token_embed' or 'token_classify'."
+            )
+            raise InvalidField(template, field="task", known=known)
+    render = partial(_render_arrays, ("pool", "pooling", "data"), body, numbers, arrays_of)
+    return Call(request, render, given.names, binary=not (unit or numbers.as_bytes))
 
 
 def _model_of(body: CommonFields, incoming: Incoming) -> ModelInfo | None:
@@ -467,11 +461,11 @@ def _numbers(body: EmbeddingBody, given: _Given) -> Numbers:
     return numbers
 
 
-def _embed_request(body: EmbeddingBody, text: TextOptions, given: _Given, output: VectorKind) -> EmbedRequest:
+def _embed_request(body: EmbeddingBody, given: _Given, output: VectorKind) -> EmbedRequest:
     return EmbedRequest(
         inputs=given.inputs,
         model=body.model or None,
-        text=text,
+        text=given.text,
         conversations=given.conversations,
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,
@@ -510,27 +504,28 @@ def _rows(result: EmbedResult) -> list[Float32]:
     return list(rows)
 
 
-def _shown(
-    prefix: str,
-    item: str,
-    key: str,
+def _render_arrays(
+    form: tuple[str, str, str],
     body: EmbeddingBody,
     numbers: Numbers,
-    model: str,
-    usage: UsedTokens,
-    arrays: Sequence[Float32],
+    arrays_of: Callable[[Any], Sequence[Float32]],
+    result: EmbedResult | ClassifyResult,
 ) -> Rendered:
-    """Each array under `key` of an `item`, or the bytes of all, which the header `metadata` describes."""
+    """Each array of the result in an item, or the bytes of all, which the header `metadata` describes.
+
+    form: the beginning of the response's id, the items' `object`, and the key of their array.
+    """
+    prefix, kind, key = form
+    arrays = arrays_of(result)
     if not numbers.as_bytes:
         data: list[dict[str, Any]] = [
-            {"index": index, "object": item, key: numbers.shown(array)} for index, array in enumerate(arrays)
+            {"index": index, "object": kind, key: numbers.shown(array)} for index, array in enumerate(arrays)
         ]
-        return _listed(prefix, body, model, data, usage)
+        return _listed(prefix, body, result, data)
     packed = [numbers.packed(array) for array in arrays]
     content = Rendered(body=b"".join(packed), content_type="application/octet-stream")
     if numbers.encoding == "bytes_only":
         return content
-    ends = list(accumulate(map(len, packed)))
     parts = [
         {
             "index": index,
@@ -540,9 +535,9 @@ def _shown(
             "end": end,
             "shape": arrays[index].shape,
         }
-        for index, end in enumerate(ends)
+        for index, end in enumerate(accumulate(map(len, packed)))
     ]
-    metadata = _listed(prefix, body, model, parts, usage).body
+    metadata = _listed(prefix, body, result, parts).body
     # Header values are ASCII; a request id or a model's name may not be.
     return replace(content, headers={"metadata": json.dumps(json.loads(metadata), separators=(",", ":"))})
 
@@ -569,9 +564,8 @@ class Classification(BaseAnswer):
     example={"input": ["I love it.", "I do not."], "use_activation": True},
 )
 def parse_classify(body: InputBody, incoming: Incoming) -> Call:
-    given = _given(body)
-    request = _classify_request(body, _input_options(body, incoming, given), given)
-    return Call(request, partial(render_classes, body), given.names)
+    given = _given(body, incoming)
+    return Call(_classify_request(body, given), partial(render_classes, body), given.names)
 
 
 @_post_input(
@@ -589,13 +583,13 @@ def parse_invocation(body: PoolingBody, incoming: Incoming) -> Call:
         case "embed":
             return parse_embeddings(body, incoming)
         case "classify":
-            if _numbers(body, _given(body)).encoding != "float":
+            if _numbers(body, _given(body, incoming)).encoding != "float":
                 raise InvalidField("{field} applies to vectors alone here; use /pooling.", field="encoding_format")
             return parse_classify(body, incoming)
     return parse_pooling(body, incoming)
 
 
-def _classify_request(body: InputBody, text: TextOptions, given: _Given) -> ClassifyRequest:
+def _classify_request(body: InputBody, given: _Given) -> ClassifyRequest:
     if isinstance(body, EmbeddingBody) and body.dimensions is not None:
         raise InvalidField("{field} applies to vectors alone.", field="dimensions")
     texts = [text for text in given.inputs if isinstance(text, str)]
@@ -606,7 +600,7 @@ def _classify_request(body: InputBody, text: TextOptions, given: _Given) -> Clas
         inputs=texts,
         ids=ids,
         model=body.model or None,
-        text=text,
+        text=given.text,
         conversations=given.conversations,
         raw=body.use_activation is False,
     )
@@ -617,7 +611,7 @@ def render_classes(body: InputBody, result: ClassifyResult) -> Rendered:
         {"index": index, "label": labels[0][0], "probs": scores, "num_classes": len(scores)}
         for index, (scores, labels) in enumerate(zip(result.scores, best_labels(result), strict=True))
     ]
-    return _listed("classify", body, result.model, data, result.usage)
+    return _listed("classify", body, result, data)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -709,28 +703,23 @@ def _items(given: Items, field: str) -> list[Item]:
 
 
 def _score_request(body: ScoringFields, incoming: Incoming, query: Item, passages: Sequence[Item]) -> RerankRequest:
-    if body.max_tokens_per_doc and not 0 < body.max_tokens_per_doc < 2**31:
+    most = body.max_tokens_per_doc or None
+    if most is not None and not 0 < most < 2**31:
         raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
-    request = RerankRequest(
-        query=query,
-        passages=passages,
-        model=body.model or None,
-        text=_text_options(body, incoming),
-        raw=body.use_activation is False,
-        max_passage_tokens=body.max_tokens_per_doc or None,
-    )
-    return with_fields(request, body)
+    text, raw = _text_options(body, incoming), body.use_activation is False
+    return rerank_request(body, query, passages, body.model, text, raw=raw, max_passage_tokens=most)
 
 
 def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Rendered:
     """The scores in the order of the pairs. The results of several requests have one pair each."""
     if isinstance(result, MultiResult):
         results = [one for one in result.results if isinstance(one, RerankResult)]
-        model, scores = results[0].model, [one.scores[0] for one in results]
+        scores = [one.scores[0] for one in results]
+        result = replace(results[0], usage=result.usage)
     else:
-        model, scores = result.model, list(result.scores)
+        scores = list(result.scores)
     data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
-    return _listed("score", body, model, data, result.usage)
+    return _listed("score", body, result, data)
 
 
 class RerankBody(ScoringFields, kw_only=True):
@@ -768,17 +757,16 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     elif isinstance(given, ContentItem):
         given = [DocumentItem(content=[part]) for part in given.content]
     documents = read_documents(given)
-    request = _score_request(body, incoming, read_query(body.query), documents)
 
     def render(result: RerankResult) -> Rendered:
         return json_answer(
             id=_id("rerank", body),
             model=result.model,
             usage=token_usage(result.usage),
-            results=ranked(result, shown_documents(given, documents), body.top_n, document=lambda shown: shown),
+            results=ranked(result, body.top_n, *SCORES, document=shown_documents(given, documents)),
         )
 
-    return Call(request, render)
+    return Call(_score_request(body, incoming, read_query(body.query), documents), render)
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -831,7 +819,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 
     request = TokenizeRequest(inputs=(), model=body.model or None)
     if body.prompt is not None:
-        refuse_chat_fields(body)
+        refuse_chat_fields(body, body.messages)
         request = replace(request, inputs=[body.prompt], add_special_tokens=body.add_special_tokens is not False)
         return Call(request, render)
     if body.messages is None:

@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
     refuse_none,
     with_nvidia_keys,
 )
-from vectord.products.common.ranking import EXAMPLE, RerankFields, best_passages, with_fields
+from vectord.products.common.ranking import EXAMPLE, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import (
     EmbeddingItem,
     Encoding,
@@ -48,7 +48,6 @@ from vectord.schema import (
     EmbedResult,
     Input,
     Precision,
-    RerankRequest,
     RerankResult,
     Span,
     TextOptions,
@@ -148,11 +147,8 @@ class MultimodalUsage(VoyageUsage, kw_only=True):
     video_pixels: Literal[0]
 
 
-class MultimodalEmbeddings(msgspec.Struct):
-    object: Literal["list"]
-    model: str
+class MultimodalEmbeddings(Embeddings):
     usage: MultimodalUsage
-    data: list[EmbeddingItem]
 
 
 @ROUTES.post(
@@ -357,23 +353,13 @@ _post_rerank = partial(
 @_post_rerank("/v1/rerank")
 @_post_rerank("/rerank", one_of=["top_k", "truncation"])
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    request = RerankRequest(
-        query=body.query,
-        passages=body.documents,
-        model=body.model or None,
-        text=TextOptions(truncate=body.truncation, truncate_by_default=True),
-        raw=False,
-    )
-    shows = body.return_documents
+    shown = body.documents if body.return_documents else None
 
     def render(result: RerankResult) -> Rendered:
-        data: list[dict[str, Any]] = [
-            {"index": index, "relevance_score": score} | ({"document": body.documents[index]} if shows else {})
-            for index, score in best_passages(result, body.top_k)
-        ]
-        return _list(result, data)
+        return _list(result, ranked(result, body.top_k, "relevance_score", document=shown))
 
-    return Call(with_fields(request, body), render)
+    text = TextOptions(truncate=body.truncation, truncate_by_default=True)
+    return Call(rerank_request(body, body.query, body.documents, body.model, text), render)
 
 
 # --- all responses --------------------------------------------------------------------------------------------
