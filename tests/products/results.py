@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from vectord.products.common.dialect import Call, Dialect, Incoming, Parse, Rendered, Route
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route
 from vectord.schema import (
     ClassifyResult,
     EmbedResult,
@@ -47,16 +47,6 @@ def keys_of(route: Route) -> frozenset[str]:
 def parsed(dialect: Dialect, path: str, body: object, **facts: Any) -> Call:
     """The call that a POST of `body` to `path` makes, without the engine."""
     return route_of(dialect, path).parse(incoming(body, **facts))
-
-
-def got(dialect: Dialect, path: str, models: ModelList, **path_values: str) -> Rendered:
-    """The response of a GET for these served models."""
-    return route_of(dialect, path).parse(Incoming(path=path_values)).answered(models)
-
-
-def parsers(dialect: Dialect, method: str = "POST") -> dict[str, Parse]:
-    """The parser of each path; the first, if several routes of the product share it."""
-    return {route.path: route.parse for route in reversed(dialect.routes) if route.method == method}
 
 
 def usage(lengths: Sequence[tuple[int, int]] = ((3, 3), (9, 4))) -> Usage:

@@ -14,17 +14,14 @@ import msgspec
 import pytest
 from msgspec import inspect
 from tests.dialects import all_dialects
-from tests.products.results import incoming, keys_of, model_info, rerank_result, route_of
-from tests.server.fakes import FakeEngine
+from tests.products.results import incoming, model_info, rerank_result, route_of
+from tests.products.test_shared_paths import table_of
 
 from vectord.errors import InvalidField, VectordError
-from vectord.observability.metrics import Metrics
+from vectord.products import ORDER
 from vectord.products.common.dialect import Route, load_dialects
 from vectord.products.common.fields import RefusedField, refusals_of
 from vectord.schema import ClassifyRequest, EmbedRequest, ModelInfo, RerankRequest
-from vectord.server.http.app import build_table
-from vectord.server.http.routing import Endpoint
-from vectord.server.pipeline import Shutdown
 
 TEI_TEXTS = "inputs truncate truncation_direction prompt_name"
 
@@ -158,26 +155,6 @@ def test_null_is_the_same_as_absent(route: Route) -> None:
     optional = {field.encode_name for field in msgspec.structs.fields(route.body) if not field.required}
     nulls = dict.fromkeys(optional - set(route.example) - {"continue_final_message"})
     assert route.parse(incoming({**route.example, **nulls}, **facts)).request == request
-
-
-# --- shared paths ---------------------------------------------------------------------------------------------
-
-TABLE = build_table(FakeEngine(), load_dialects(()), Shutdown(), Metrics("0"))
-SHARED = [endpoint for endpoint in TABLE if endpoint.method == "POST" and len(endpoint.choices) > 1]
-
-
-@pytest.mark.parametrize("endpoint", SHARED, ids=lambda endpoint: endpoint.path)
-def test_on_a_shared_path_the_product_that_answers_knows_each_field_of_the_others(endpoint: Endpoint) -> None:
-    """Or refuses it, so no field that one of them applies or refuses is ignored because another one answers."""
-    ignored = set()
-    for choice in endpoint.choices:
-        for key in keys_of(choice.route):
-            for field in choice.route.effective:
-                body = json.dumps(dict.fromkeys({*choice.route.required, key, field}, 1)).encode()
-                chosen = endpoint.choose(body)
-                if field not in chosen.route.known and chosen.route in endpoint.routes:
-                    ignored.add(f"{choice.dialect.name}: {field}, next to {key}, by {chosen.dialect.name}")
-    assert ignored == set()
 
 
 # --- contradictions -------------------------------------------------------------------------------------------
@@ -411,7 +388,7 @@ def test_parts_are_one_input_of_llama_cpp(path: str) -> None:
 @pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings"])
 def test_parts_are_refused_where_they_have_two_meanings(path: str) -> None:
     """One part is one input in every API."""
-    endpoint = TABLE.find("POST", path).endpoint
+    endpoint = table_of(ORDER).find("POST", path).endpoint
     route = endpoint.choose(json.dumps({"input": PARTS}).encode()).route
     with pytest.raises(InvalidField, match="parts with a `type`"):
         route.parse(incoming({"input": PARTS}))
@@ -446,7 +423,7 @@ def test_a_part_of_another_type_is_no_text(product: str, path: str) -> None:
 
 def test_a_string_is_one_text_of_classify() -> None:
     """vLLM's clients send it on infinity's path."""
-    route = TABLE.find("POST", "/classify").endpoint.choose(b'{"input": "a dog"}').route
+    route = table_of(ORDER).find("POST", "/classify").endpoint.choose(b'{"input": "a dog"}').route
     request = route.parse(incoming({"input": "a dog"})).request
     assert isinstance(request, ClassifyRequest)
     assert request.inputs == ["a dog"]

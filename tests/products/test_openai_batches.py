@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -14,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 from tests.products.results import incoming
-from tests.real_server import running, wait_for
+from tests.real_server import running
 
 from vectord.errors import InvalidField, MalformedBody, MissingField, UnsupportedMediaType, WrongType
 from vectord.products.common.dialect import Incoming
@@ -198,38 +196,6 @@ def test_the_routes_need_a_key(url):
 def test_an_ended_batch_cannot_be_cancelled(ann):
     with pytest.raises(openai.BadRequestError, match="ended"):
         ann.batches.cancel(ended(ann, create(ann, jsonl([line("a")])).id).id)
-
-
-def test_every_line_is_answered_once_after_a_kill(tmp_path):
-    """SIGKILL during a batch: the next server continues it."""
-    count = 3000
-    options = ["--backend", "fake", "--batch-dir", str(tmp_path / "d"), "--port", "0", "--no-access-log"]
-    command = [sys.executable, "-m", "vectord", "serve", *options]
-    with (tmp_path / "log").open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        found = wait_for(lambda: _url(tmp_path / "log"), process)
-        with openai.OpenAI(base_url=found, api_key="none") as client:
-            batch = create(client, jsonl([line(f"r{index}") for index in range(count)]))
-            wait_for(lambda: _answered(client, batch.id) > 100, process)
-        process.kill()
-    with (
-        running(tmp_path / "log2", *options[:4]) as (base, _),
-        openai.OpenAI(base_url=f"{base}/v1", api_key="none") as client,
-    ):
-        before = _answered(client, batch.id)
-        assert before < count, "the kill came too late"
-        again = ended(client, batch.id)
-        assert again.status == "completed"
-        assert [one["custom_id"] for one in results(client, again.output_file_id)] == [f"r{i}" for i in range(count)]
-
-
-def _url(log: Path) -> str | None:
-    text = log.read_text()
-    return text.split("http://", 1)[1].split()[0].join(("http://", "/v1")) if "http://127" in text else None
-
-
-def _answered(client: openai.OpenAI, id: str) -> int:
-    counts = client.batches.retrieve(id).request_counts
-    return 0 if counts is None else counts.completed
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import cache
 
 import pytest
 from tests.products.results import incoming, rerank_result
@@ -13,7 +14,7 @@ from tests.server.fakes import FakeEngine
 from vectord.errors import VectordError
 from vectord.observability.metrics import Metrics
 from vectord.products import ORDER as DIALECTS
-from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
+from vectord.products.common.dialect import Call, Incoming, load_dialects
 from vectord.products.common.profiles import profiles
 from vectord.schema import EmbedRequest, InputKind, Side
 from vectord.server.http.app import build_table
@@ -181,7 +182,8 @@ GETS = """
 """
 
 
-def table_of(order: Sequence[str]) -> Table:
+@cache
+def table_of(order: tuple[str, ...]) -> Table:
     return build_table(FakeEngine(), load_dialects(order), Shutdown(), Metrics("0"))
 
 
@@ -248,10 +250,6 @@ def test_every_answer_of_rerank_has_an_index_and_a_score(profile: str, path: str
 # --- profiles -------------------------------------------------------------------------------------------------
 
 
-def own_posts() -> list[tuple[Dialect, Route]]:
-    return [(dialect, route) for dialect in load_dialects(DIALECTS) for route in dialect.routes if route.body]
-
-
 def order_of(profile: str) -> tuple[str, ...]:
     order = profiles()[profile]["values"].get("server", {}).get("dialects", DIALECTS)
     return tuple(order)
@@ -259,15 +257,12 @@ def order_of(profile: str) -> tuple[str, ...]:
 
 def first(dialect: str) -> Table:
     """The table with the dialect's profile. Without a profile, the dialect comes first."""
-    if dialect not in TABLES:
-        alone = (dialect, *(name for name in DIALECTS if name != dialect))
-        TABLES[dialect] = table_of(next((order for order in ORDERS.values() if order[0] == dialect), alone))
-    return TABLES[dialect]
+    alone = (dialect, *(name for name in DIALECTS if name != dialect))
+    return table_of(next((order for order in ORDERS.values() if order[0] == dialect), alone))
 
 
 ORDERS = {profile: order_of(profile) for profile in profiles() if profile != "default"}
-TABLES: dict[str, Table] = {}
-OWN = own_posts()
+OWN = [(dialect, route) for dialect in load_dialects(DIALECTS) for route in dialect.routes if route.body]
 
 
 def test_a_product_answers_its_own_bodies_in_its_profile() -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,29 +49,12 @@ def rejections(url: str) -> tuple[int, int]:
     return httpx.get(f"{url}/stats").json()["rejected_requests"], int(sum(map(float, counts)))
 
 
-async def test_its_tests_notice_a_server_without_a_rate_limit(tmp_path: Path) -> None:
-    """The check of the limit fails, and names the count."""
-    checks = runpy.run_path(str(ROOT / "test_server.py"))
-    with running(tmp_path / "log", "--backend", "fake", "--rate-limit-requests-per-minute", "1000000") as (url, _):
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            with pytest.raises(checks["Failed"], match="0 of 300 requests at once were refused"):
-                await checks["rate_limiting"](checks["Server"](client, Namespace(refill_seconds=0)))
-
-
 def test_its_benchmark_runs_its_three_scenarios(url: str) -> None:
     """In its table."""
     done = script("benchmark.py", url, "--scenarios", "all", "--requests", "4", "--concurrency", "2", "--warmup", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("embed_dense", "embed_full", "rerank", "Req/s", "Units/s", "P95"):
         assert word in done.stdout
-
-
-def test_health_and_stats_have_its_values(url: str) -> None:
-    """On a CPU."""
-    health = httpx.get(f"{url}/health").json()
-    assert (health["status"], health["version"]) == ("healthy", "1.2.0")
-    assert (health["batch_size"], health["max_requests_in_batch"]) == (1, 8)
-    assert health["gpu"]["device_info"] == httpx.get(f"{url}/stats").json()["hardware"] == "CPU"
 
 
 @pytest.mark.parametrize("tokens", [300, 400_003])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.products.results import embed_result, incoming, parsers
+from tests.products.results import embed_result, parsed
 
 from vectord.errors import InvalidField
 from vectord.products.vllm import DIALECT, MAX_DESCRIBED
 from vectord.products.vllm.numbers import Numbers
-
-PARSE = parsers(DIALECT)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +49,9 @@ def test_more_inputs_than_a_header_describes_are_refused_before_they_are_compute
     """`bytes` has a place for each input in a header. A list of ids is one input, and `bytes_only` has no header."""
     body = {"input": ["a"] * (MAX_DESCRIBED + 1), "encoding_format": "bytes"}
     with pytest.raises(InvalidField) as raised:
-        PARSE[path](incoming(body))
+        parsed(DIALECT, path, body)
     assert (raised.value.field_name, raised.value.limit) == ("encoding_format", MAX_DESCRIBED)
-    PARSE[path](incoming(body | {"encoding_format": "bytes_only"}))
-    PARSE[path](incoming(body | {"input": [1] * (MAX_DESCRIBED + 1)}))
-    call = PARSE[path](incoming(body | {"input": ["a"] * MAX_DESCRIBED, "request_id": "我" * 64}))
+    parsed(DIALECT, path, body | {"encoding_format": "bytes_only"})
+    parsed(DIALECT, path, body | {"input": [1] * (MAX_DESCRIBED + 1)})
+    call = parsed(DIALECT, path, body | {"input": ["a"] * MAX_DESCRIBED, "request_id": "我" * 64})
     assert len(call.render(embed_result(np.zeros((MAX_DESCRIBED, 4096), np.float32))).headers["metadata"]) < 60_000
