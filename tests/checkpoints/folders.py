@@ -46,14 +46,20 @@ def write_sentence_model(
 ) -> Path:
     """Write a folder as sentence-transformers saves it; kinds: its modules in order."""
     write_transformer(folder, **config)
-    modules = []
-    for i, kind in enumerate(kinds):
-        path = "" if i == 0 else f"{i}_{kind}"
-        name = NEW.get(kind, f"sentence_transformers.base.modules.{kind}") if new else OLD.format(kind)
-        modules.append({"idx": i, "name": str(i), "path": path, "type": name})
-    write_json(folder / "modules.json", modules)
+    write_modules(
+        folder, *(NEW.get(kind, f"sentence_transformers.base.modules.{kind}") if new else kind for kind in kinds)
+    )
     write_json(folder / "1_Pooling" / "config.json", pooling or {"pooling_mode_mean_tokens": True})
     return folder
+
+
+def write_modules(folder: Path, *types: str) -> None:
+    """Write modules.json. types: class paths; a name alone is a class of sentence-transformers before version 6."""
+    modules = []
+    for i, kind in enumerate(types):
+        path, name = f"{i}_{kind.rpartition('.')[2]}" if i else "", kind if "." in kind else OLD.format(kind)
+        modules.append({"idx": i, "name": str(i), "path": path, "type": name})
+    write_json(folder / "modules.json", modules)
 
 
 def write_dense(folder: Path, inputs: int, outputs: int, **config: Any) -> Path:

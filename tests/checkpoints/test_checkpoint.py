@@ -162,14 +162,6 @@ def test_a_pointer_of_git_lfs_is_named(name: str, tmp_path: Path) -> None:
         open_checkpoint([path])
 
 
-def test_a_truncated_header_is_reported(tmp_path: Path) -> None:
-    """The most common damage is an interrupted download."""
-    path = write_raw(tmp_path / "model.safetensors", {"x": tensor(0, 4)})
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(ModelUnavailable, match="cut off inside its header"):
-        open_checkpoint([path])
-
-
 def test_shards_are_read_in_order_as_one(tmp_path: Path) -> None:
     """A sharded checkpoint is one Mapping over all its files."""
     names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -216,13 +208,6 @@ def test_an_invalid_index_is_refused(weight_map: object, tmp_path: Path) -> None
     """A weight_map must map names to file names."""
     write_index(tmp_path, weight_map)
     with pytest.raises(ModelUnavailable, match=r"model\.safetensors\.index\.json"):
-        find_weights(tmp_path)
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    """An interrupted download is reported by its missing file."""
-    write_index(tmp_path, {"x": "model-00001-of-00001.safetensors"})
-    with pytest.raises(ModelUnavailable, match="model-00001-of-00001"):
         find_weights(tmp_path)
 
 

@@ -10,8 +10,6 @@ import pytest
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
 from tests.checkpoints.reading import spec_of
 
-from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
 
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -62,8 +60,7 @@ def test_an_unknown_key_is_refused_and_can_be_allowed(folder: Path, file: str, c
     write_json(path, {**(json.loads(path.read_text()) if path.is_file() else {}), **change})
     with pytest.raises(ModelUnavailable, match=rf"{file}: {key} .*--allow-unknown-config {key}"):
         spec_of(folder)
-    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
-    assert read_spec(located, allow_unknown=[key]).outputs == {"dense", "tokens"}
+    assert spec_of(folder, allow_unknown=[key]).outputs == {"dense", "tokens"}
 
 
 @pytest.mark.parametrize("config", KNOWN.values(), ids=KNOWN)

@@ -17,11 +17,6 @@ from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Located
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
-
-
 def _become_a_classifier(folder: Path, **config: Any) -> None:
     (folder / "modules.json").unlink(missing_ok=True)
     write_transformer(folder, architectures=["BertForSequenceClassification"], **config)

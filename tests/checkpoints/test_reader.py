@@ -12,13 +12,7 @@ from tests.checkpoints.reading import refusal, spec_of
 
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import Located
 from vectord.errors import StartError
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
 
 
 def test_the_default_model() -> None:
@@ -48,10 +42,9 @@ def test_a_masked_language_model_without_pooling_is_not_guessed(folder: Path) ->
     vectors, as a file with the pooling does."""
     write_transformer(folder, architectures=["BertForMaskedLM"])
     assert "--pooling splade" in refusal(folder)
-    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
-    assert read_spec(located, is_splade=True).outputs == {"splade"}
-    assert read_spec(located, pooling="cls").pooling == "cls"
-    assert read_spec(located, task="embed").pooling == "mean"
+    assert spec_of(folder, is_splade=True).outputs == {"splade"}
+    assert spec_of(folder, pooling="cls").pooling == "cls"
+    assert spec_of(folder, task="embed").pooling == "mean"
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     assert spec_of(folder).pooling == "cls"
 

@@ -10,11 +10,6 @@ from tests.checkpoints.folders import write_json, write_sentence_model
 from tests.checkpoints.reading import refusal, spec_of
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
-
-
 @pytest.mark.parametrize(
     ("max_seq_length", "model_max_length", "config", "max_tokens"),
     [

@@ -11,11 +11,6 @@ from tests.checkpoints.reading import refusal, spec_of
 from vectord.errors import ConfigError
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
-
-
 def test_prompts_and_the_default_prompt(folder: Path) -> None:
     """Prompts come from the model; the operator may choose one of them as default."""
     write_sentence_model(folder)

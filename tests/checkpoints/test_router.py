@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from sentence_transformers import SparseEncoder
 from tests.checkpoints.reading import refusal, spec_of
 from tests.models import write_bert
@@ -52,6 +54,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     return write_router(folder), folder / "saved"
 
 
+@pytest.fixture
+def saved(library: tuple[Any, Path], tmp_path: Path) -> Path:
+    """A copy of the folder, which a test may change."""
+    return Path(shutil.copytree(library[1], tmp_path / "saved"))
+
+
 @pytest.fixture(scope="module")
 def embedder(library: tuple[Any, Path]) -> Iterator[Embedder]:
     with Embedder(str(library[1]), dtype="float32", offline=True) as made:
@@ -88,13 +96,12 @@ def test_a_text_without_a_kind_is_a_document(embedder: Embedder) -> None:
     np.testing.assert_array_equal(plain.sparse[0].indices, document.sparse[0].indices)
 
 
-def test_a_text_without_a_kind_is_a_query_if_the_router_says_so(library: tuple[Any, Path], tmp_path: Path) -> None:
+def test_a_text_without_a_kind_is_a_query_if_the_router_says_so(saved: Path) -> None:
     """Its vector is the table's, as sentence-transformers computes it. Another route, for images, is not read."""
-    folder = Path(shutil.copytree(library[1], tmp_path / "saved"))
-    change_structure("image")(folder)
-    change_router(parameters={"default_route": "query"})(folder)
-    want = SparseEncoder(str(folder), device="cpu").encode(TEXTS, convert_to_sparse_tensor=False).numpy()
-    with Embedder(str(folder), dtype="float32", offline=True) as embedder:
+    add_route(saved, "image")
+    change_router(parameters={"default_route": "query"})(saved)
+    want = SparseEncoder(str(saved), device="cpu").encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+    with Embedder(str(saved), dtype="float32", offline=True) as embedder:
         plain, document = (embedder.embed(TEXTS, outputs=("sparse",), kind=kind).sparse for kind in (None, "document"))
     for row, one, other in zip(want, plain, document, strict=True):
         np.testing.assert_allclose(row[one.indices], one.values, atol=1e-4)
@@ -114,66 +121,42 @@ def test_scores_are_dot_products_of_a_query_and_documents(library: tuple[Any, Pa
     np.testing.assert_allclose([ranked[0], ranked[1]], want, rtol=1e-4)
 
 
-def test_the_table_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+def test_the_table_is_part_of_the_fingerprint(saved: Path) -> None:
     """Vectors of the same documents with other query weights belong to another space."""
-    write_router(tmp_path)
-    before = spec_of(tmp_path / "saved").fingerprint
-    (table,) = (tmp_path / "saved").glob("query_0_*/model.safetensors")
-    data = bytearray(table.read_bytes())
-    data[-1] ^= 1
-    table.write_bytes(data)
-    assert spec_of(tmp_path / "saved").fingerprint != before
+    before = spec_of(saved).fingerprint
+    write_weight(saved, 96)
+    assert spec_of(saved).fingerprint != before
 
 
-def change_router(**changes: Any) -> Callable[[Path], None]:
+def edit(pattern: str, **changes: Any) -> Callable[[Path], object]:
+    """Change entries of the folder's JSON file of this name."""
+
     def change(folder: Path) -> None:
-        path = folder / "router_config.json"
+        (path,) = folder.glob(pattern)
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
     return change
 
 
-def change_structure(name: str) -> Callable[[Path], None]:
-    """Add the route `name` with the modules of documents."""
-
-    def change(folder: Path) -> None:
-        structure = json.loads((folder / "router_config.json").read_text())["structure"]
-        change_router(structure={**structure, name: structure["document"]})(folder)
-
-    return change
+change_router = partial(edit, "router_config.json")
 
 
-def another_tokenizer(folder: Path) -> None:
-    (path,) = folder.glob("query_0_*/tokenizer.json")
-    tokenizer = json.loads(path.read_text())
-    tokenizer["normalizer"] = {"type": "NFC"}
-    path.write_text(json.dumps(tokenizer))
+def add_route(folder: Path, name: str) -> None:
+    """The route `name` has the modules of documents."""
+    structure = json.loads((folder / "router_config.json").read_text())["structure"]
+    change_router(structure={**structure, name: structure["document"]})(folder)
 
 
-def other_settings(**settings: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (path,) = folder.glob("query_0_*/tokenizer_config.json")
-        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-
-    return change
-
-
-def no_tokenizer(folder: Path) -> None:
-    (path,) = folder.glob("query_0_*/tokenizer.json")
-    path.unlink()
-
-
-def a_table_of_two_dimensions(folder: Path) -> None:
-    from safetensors.torch import save_file
-
+def write_weight(folder: Path, *shape: int) -> None:
+    """Replace the table."""
     (path,) = folder.glob("query_0_*/model.safetensors")
-    save_file({"weight": torch.ones(4, 4)}, path)
+    save_file({"weight": torch.ones(shape)}, path)
 
 
-REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown default": (change_router(parameters={"default_route": "image"}), "default_route"),
     "no default": (change_router(parameters={"default_route": None, "allow_empty_key": False}), "default_route"),
-    "a third route of texts": (change_structure("text"), "structure has the routes"),
+    "a third route of texts": (lambda folder: add_route(folder, "text"), "structure has the routes"),
     "mappings": (
         change_router(parameters={"default_route": "document", "route_mappings": {"('query', 'text')": "document"}}),
         "route_mappings",
@@ -191,20 +174,25 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "an unknown place": (change_router(structure={"query": ["x"], "document": ["y"]}), "types has no class"),
     "one route": (change_router(structure={}), "structure has the routes"),
-    "another tokenizer": (another_tokenizer, "tokenizer.json: a tokenizer of queries that differs from the documents'"),
-    "a shorter limit": (other_settings(model_max_length=8), "model_max_length 8 is not supported"),
-    "no tokenizer": (no_tokenizer, "tokenizer.json"),
-    "another shape": (a_table_of_two_dimensions, "one number for each token"),
+    "another tokenizer": (
+        edit("query_0_*/tokenizer.json", normalizer={"type": "NFC"}),
+        "tokenizer.json: a tokenizer of queries that differs from the documents'",
+    ),
+    "a shorter limit": (
+        edit("query_0_*/tokenizer_config.json", model_max_length=8),
+        "model_max_length 8 is not supported",
+    ),
+    "no tokenizer": (lambda folder: next(folder.glob("query_0_*/tokenizer.json")).unlink(), "tokenizer.json"),
+    "another shape": (lambda folder: write_weight(folder, 4, 4), "one number for each token"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_routers_are_refused(name: str, tmp_path: Path) -> None:
+def test_other_routers_are_refused(name: str, saved: Path) -> None:
     """The message names the file."""
     change, says = REFUSED[name]
-    write_router(tmp_path)
-    change(tmp_path / "saved")
-    assert says in refusal(tmp_path / "saved")
+    change(saved)
+    assert says in refusal(saved)
 
 
 def test_two_sparse_networks_are_refused(tmp_path: Path) -> None:
@@ -213,12 +201,8 @@ def test_two_sparse_networks_are_refused(tmp_path: Path) -> None:
     assert "two networks are supported where both make dense vectors" in refusal(tmp_path / "saved")
 
 
-def test_a_table_that_is_too_short_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_is_too_short_is_refused(saved: Path) -> None:
     """A token without a weight would fail in a request."""
-    from safetensors.torch import save_file
-
-    write_router(tmp_path)
-    (path,) = (tmp_path / "saved").glob("query_0_*/model.safetensors")
-    save_file({"weight": torch.ones(4)}, path)
+    write_weight(saved, 4)
     with pytest.raises(StartError, match="a finite number for each of"):
-        Embedder(str(tmp_path / "saved"), dtype="float32", offline=True)
+        Embedder(str(saved), dtype="float32", offline=True)

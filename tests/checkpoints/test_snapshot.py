@@ -11,79 +11,34 @@ from tests.checkpoints.files.onnx_bytes import graph, model
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.snapshot import (
-    DOWNLOADED,
-    TORCH_FILES,
-    is_complete,
-    needed_files,
+from vectord.checkpoints.snapshot import DOWNLOADED, TORCH_FILES, is_complete, needed_files
+
+WANTED = (
+    "config.json modules.json tokenizer.json tokenizer_config.json vocab.txt sentence_bert_config.json "
+    "sentence_xlm-roberta_config.json config_sentence_transformers.json artifact.metadata sparse_linear.pt "
+    "colbert_linear.pt model.safetensors model-00001-of-00002.safetensors model.safetensors.index.json "
+    "1_Pooling/config.json 1_SpladePooling/config.json 2_MultiVectorMask/config.json 2_Dense/model.safetensors "
+    "0_Transformer/tokenizer.json adapter_config.json adapter_model.safetensors "
+    "adapters/retrieval/adapter_config.json adapters/retrieval/adapter_model.safetensors"
+)
+TORCH_WEIGHTS = (
+    "pytorch_model.bin pytorch_model-00001-of-00002.bin pytorch_model.bin.index.json 2_Dense/pytorch_model.bin"
+)
+OTHERS = (
+    "modeling_custom.py 1_Pooling/code.py training_args.bin optimizer.pt optimizer.bin onnx/model.onnx "
+    "onnx/config.json openvino/openvino_model.bin rust_model.ot model-Q8_0.gguf README.md 2_Dense/optimizer.pt"
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
-
-
-def taken(files: Mapping[str, bool], patterns: tuple[str, ...]) -> set[str]:
-    return set(filter_repo_objects(files, allow_patterns=list(patterns)))
-
-
-def test_downloads_exclude_code_and_other_formats() -> None:
-    """Only the needed files of a repository are downloaded."""
-    files = {
-        "config.json": True,
-        "modules.json": True,
-        "tokenizer.json": True,
-        "tokenizer_config.json": True,
-        "vocab.txt": True,
-        "sentence_bert_config.json": True,
-        "sentence_xlm-roberta_config.json": True,
-        "config_sentence_transformers.json": True,
-        "artifact.metadata": True,
-        "sparse_linear.pt": True,
-        "colbert_linear.pt": True,
-        "model.safetensors": True,
-        "model-00001-of-00002.safetensors": True,
-        "model.safetensors.index.json": True,
-        "1_Pooling/config.json": True,
-        "1_SpladePooling/config.json": True,
-        "2_MultiVectorMask/config.json": True,
-        "2_Dense/model.safetensors": True,
-        "0_Transformer/tokenizer.json": True,
-        "adapter_config.json": True,
-        "adapter_model.safetensors": True,
-        "adapters/retrieval/adapter_config.json": True,
-        "adapters/retrieval/adapter_model.safetensors": True,
-        "modeling_custom.py": False,
-        "pytorch_model.bin": False,
-        "2_Dense/pytorch_model.bin": False,
-        "1_Pooling/code.py": False,
-        "training_args.bin": False,
-        "optimizer.pt": False,
-        "onnx/model.onnx": False,
-        "onnx/config.json": False,
-        "openvino/openvino_model.bin": False,
-        "model-Q8_0.gguf": False,
-        "README.md": False,
-    }
-    assert taken(files, DOWNLOADED) == {name for name, wanted in files.items() if wanted}
-
-
-def test_torch_files_are_weights_only() -> None:
-    """Neither an optimizer's state nor parts of another format."""
-    files = {
-        "pytorch_model.bin": True,
-        "pytorch_model-00001-of-00002.bin": True,
-        "pytorch_model.bin.index.json": True,
-        "training_args.bin": False,
-        "optimizer.bin": False,
-        "openvino/openvino_model.bin": False,
-        "rust_model.ot": False,
-    }
-    assert taken(files, TORCH_FILES) == {name for name, wanted in files.items() if wanted}
-    assert taken({"2_Dense/pytorch_model.bin": True, "2_Dense/optimizer.pt": False}, TORCH_FILES) == {
-        "2_Dense/pytorch_model.bin"
-    }
+@pytest.mark.parametrize(
+    ("patterns", "wanted", "others"),
+    [(DOWNLOADED, WANTED, f"{TORCH_WEIGHTS} {OTHERS}"), (TORCH_FILES, TORCH_WEIGHTS, f"{WANTED} {OTHERS}")],
+    ids=["downloaded", "torch files"],
+)
+def test_patterns_exclude_code_and_other_formats(patterns: tuple[str, ...], wanted: str, others: str) -> None:
+    """Only the needed files of a repository are downloaded: no optimizer's state, no parts of another format."""
+    listed = [*wanted.split(), *others.split()]
+    assert [*filter_repo_objects(listed, allow_patterns=list(patterns))] == wanted.split()
 
 
 CONFIGS = ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json"]

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from tests.checkpoints.reading import refusal, spec_of
+from tests.checkpoints.test_router import change_router
 from tests.models import WIDTH, write_bert
 
 from vectord import Embedder
@@ -86,8 +87,7 @@ def test_a_router_with_one_route_of_texts_is_one_model(tmp_path: Path, route: st
 def test_queries_may_be_the_default(tmp_path: Path) -> None:
     """As sentence-transformers encodes a text without a task, and without the name of a prompt of documents."""
     write_two(tmp_path, "another network")
-    path = tmp_path / "saved" / "router_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "parameters": {"default_route": "query"}}))
+    change_router(parameters={"default_route": "query"})(tmp_path / "saved")
     model = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     with Embedder(str(tmp_path / "saved"), dtype="float32", offline=True) as embedder:
         np.testing.assert_allclose(embedder.embed(TEXTS), model.encode(TEXTS), atol=1e-5)

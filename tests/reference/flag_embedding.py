@@ -46,46 +46,25 @@ def score(
     folder: str,
     pairs: list[Pair],
     weights: Sequence[float] | None = None,
-    max_query_length: int = 512,
-    max_passage_length: int = 512,
-    batch_size: int = 1,
 ) -> dict[str, np.ndarray]:
     """score_dense, score_sparse, score_colbert, score_sparse+dense, score_colbert+sparse+dense, each (N,).
 
-    weights: of dense, sparse and colbert. In larger batches the ColBERT scores depend on the neighbours: a padded
-    passage gets rows of zeros, and no row of the query can match it worse than 0.
+    weights: of dense, sparse and colbert. A pair at a time, because in larger batches the ColBERT scores depend on the
+    neighbours: a padded passage gets rows of zeros, and no row of the query can match it worse than 0.
     """
     model = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
-    scores = model.compute_score(
-        pairs,
-        batch_size=batch_size,
-        max_query_length=max_query_length,
-        max_passage_length=max_passage_length,
-        weights_for_different_modes=weights,
-    )
+    scores = model.compute_score(pairs, batch_size=1, weights_for_different_modes=weights)
     return {f"score_{mode}": np.array(values, np.float64) for mode, values in scores.items()}
 
 
-def rerank(
-    folder: str, pairs: list[Pair], max_length: int = 512, query_max_length: int | None = None
-) -> dict[str, np.ndarray]:
-    """Return rerank_logits and rerank_scores (their sigmoid), (N,), and the model's input ids: rerank_ids, ragged.
-
-    A pair at a time, so that the ids are neither padded nor sorted by length.
-    """
-    reranker = FlagReranker(folder, use_fp16=False, devices="cpu", query_max_length=query_max_length)
-    seen: list[np.ndarray] = []
-
-    def keep_ids(_module: Any, _args: Any, inputs: dict[str, Any]) -> None:
-        seen.append(inputs["input_ids"][0].numpy())
-
-    reranker.model.register_forward_pre_hook(keep_ids, with_kwargs=True)
-    logits, scores, ids = [], [], []
-    for pair in pairs:
-        logits += reranker.compute_score([pair], max_length=max_length, normalize=False)
-        scores += reranker.compute_score([pair], max_length=max_length, normalize=True)
-        ids.append(seen[-1])
-    return {"rerank_logits": np.array(logits), "rerank_scores": np.array(scores), **pack("rerank_ids", ids)}
+def rerank(folder: str, pairs: list[Pair], max_length: int = 512) -> dict[str, np.ndarray]:
+    """Return rerank_logits and rerank_scores (their sigmoid), (N,). A pair at a time: its text is not padded."""
+    reranker = FlagReranker(folder, use_fp16=False, devices="cpu")
+    logits, scores = (
+        [reranker.compute_score([pair], max_length=max_length, normalize=normalize)[0] for pair in pairs]
+        for normalize in (False, True)
+    )
+    return {"rerank_logits": np.array(logits), "rerank_scores": np.array(scores)}
 
 
 def rerank_by_layer(folder: str, pairs: list[Pair], cutoff_layers: list[int]) -> dict[str, np.ndarray]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ragged import pack
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 PREFIX = (
@@ -29,7 +28,7 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 def rerank(
     folder: str, pairs: list[tuple[str, str]], instruction: str = INSTRUCTION, max_length: int = 8192
 ) -> dict[str, np.ndarray]:
-    """Return scores (N,), their two logits, (N, 2) no and yes, and the token ids without padding: ids, ragged."""
+    """Return scores (N,) and their two logits, (N, 2) no and yes."""
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     prefix = tokenizer.encode(PREFIX, add_special_tokens=False)
@@ -42,11 +41,7 @@ def rerank(
     words = tokenizer.convert_tokens_to_ids(["no", "yes"])
     with torch.no_grad():
         logits = model(**padded).logits[:, -1, words]  # (N, 2)
-    return {
-        "scores": torch.softmax(logits, dim=1)[:, 1].numpy(),
-        "logits": logits.numpy(),
-        **pack("ids", [np.array(row, np.int64) for row in ids]),
-    }
+    return {"scores": torch.softmax(logits, dim=1)[:, 1].numpy(), "logits": logits.numpy()}
 
 
 def main(folder: str, inputs: str, answers: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from tests.checkpoints.gguf.gguf_files import add_value, finish
 
 from vectord.checkpoints.files.gguf_file import (
     TENSOR_TYPES,
@@ -18,6 +19,13 @@ from vectord.checkpoints.files.gguf_file import (
 from vectord.checkpoints.files.read import map_file
 from vectord.errors import ModelUnavailable
 
+VALUES = {
+    "a.float32": 0.5,
+    "a.bool": True,
+    "a.texts": ["", "é"],
+    "a.numbers": [3, -4],
+    "a.flags": [True, False],
+}
 TABLE = np.arange(64, dtype=np.float32).reshape(2, 32)
 
 
@@ -30,18 +38,12 @@ def write(path: Path) -> Path:
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_uint8("a.uint8", 200)
     writer.add_int64("a.int64", -(2**40))
-    writer.add_float32("a.float32", 0.5)
     writer.add_float64("a.float64", 1e-300)
-    writer.add_bool("a.bool", True)
-    writer.add_array("a.texts", ["", "é"])
-    writer.add_array("a.numbers", [3, -4])
-    writer.add_array("a.flags", [True, False])
+    for key, value in VALUES.items():
+        add_value(writer, key, value)
     writer.add_tensor("table", TABLE)
     writer.add_tensor("packed", gguf.quants.quantize(TABLE, gguf.GGMLQuantizationType.Q8_0), raw_dtype=8)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -65,12 +67,8 @@ def test_values_and_tensors_are_those_that_the_package_wrote(tmp_path: Path) -> 
         "general.architecture": "bert",
         "a.uint8": 200,
         "a.int64": -(2**40),
-        "a.float32": 0.5,
         "a.float64": 1e-300,
-        "a.bool": True,
-        "a.texts": ["", "é"],
-        "a.numbers": [3, -4],
-        "a.flags": [True, False],
+        **VALUES,
     }
     table, packed = file.tensors["table"], file.tensors["packed"]
     assert (table.blocks.view(np.float32) == TABLE).all()

@@ -80,10 +80,7 @@ def write_gguf(
         # What _changed does to a quantized tensor is to order its rows.
         values = gguf.quants.dequantize(gguf.quants.quantize(array.astype(np.float32), kind), kind)
         stored[own_name] = values.reshape(array.shape)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return stored
 
 
@@ -127,6 +124,13 @@ def _architecture(config: Mapping[str, Any]) -> gguf.MODEL_ARCH:
         case "rotary":
             return gguf.MODEL_ARCH.JINA_BERT_V3
     return gguf.MODEL_ARCH.NOMIC_BERT_MOE if config.get("num_experts") else ARCHITECTURES[config["model_type"]]
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
@@ -307,10 +311,7 @@ def bert_bytes(changed: Mapping[str, Any] | None = None) -> bytes:
             writer.add_tensor(f"{name}.weight", rng.standard_normal(shape).astype(np.float32))
         matrix = gguf.quants.quantize(rng.standard_normal((32, 32)).astype(np.float32), Type.Q8_0)
         writer.add_tensor("blk.0.attn_q.weight", matrix, raw_dtype=Type.Q8_0)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         return path.read_bytes()
 
 

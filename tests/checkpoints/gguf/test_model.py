@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -18,7 +17,14 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
-from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, add_words, write_gguf, write_gguf_reranker
+from tests.checkpoints.gguf.gguf_files import (
+    add_value,
+    add_vocabulary,
+    add_words,
+    finish,
+    write_gguf,
+    write_gguf_reranker,
+)
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
 from tests.compute.networks.nomic_experts import experts_states, write_experts
@@ -43,30 +49,27 @@ def read(path: Path, **options: Any) -> ModelSpec:
     return read_spec(Located(folder=path, model_id=path.stem, revision=None, source="folder"), **options)
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     write: Callable[[Path], Path]
     reference: Callable[[Path, Texts], np.ndarray]
     vocabulary: str
 
 
+SIZES = {"hidden_size": 64, "intermediate_size": 96}
+
+
 def _encoder(family: str, vocabulary: str, **facts: Any) -> Case:
-    facts = {"hidden_size": 64, "intermediate_size": 96, **facts}
-    return Case(partial(write_tiny, family=family, **facts), partial(reference_states, family=family), vocabulary)
+    write = partial(write_tiny, family=family, **SIZES, **facts)
+    return Case(write, partial(reference_states, family=family), vocabulary)
 
 
 def _decoder(model_type: str, vocabulary: str, **facts: Any) -> Case:
-    facts = {"hidden_size": 64, "intermediate_size": 96, **facts}
-    return Case(lambda folder: tiny_decoders.write(model_type, folder, **facts), tiny_decoders.reference, vocabulary)
+    return Case(partial(tiny_decoders.write, model_type, **SIZES, **facts), tiny_decoders.reference, vocabulary)
 
 
 def _bidirectional(name: str, **facts: Any) -> Case:
-    facts = {"hidden_size": 64, "intermediate_size": 96, **facts}
-    return Case(
-        partial(tiny_decoders.write_bidirectional, name=name, **facts),
-        partial(tiny_decoders.bidirectional_reference, name=name),
-        "gpt2",
-    )
+    write = partial(tiny_decoders.write_bidirectional, name=name, **SIZES, **facts)
+    return Case(write, partial(tiny_decoders.bidirectional_reference, name=name), "gpt2")
 
 
 def write_jina_v3(folder: Path) -> Path:
@@ -245,12 +248,7 @@ def test_context_length_limits_texts(tmp_path: Path) -> None:
 
 def test_prompts_of_a_known_model_are_found_by_the_names_in_the_file(tmp_path: Path) -> None:
     """The file has none, and its own name is any."""
-
-    def add(writer: gguf.GGUFWriter) -> None:
-        add_words(writer, "bert")
-        writer.add_name("bge-small-en-v1.5")
-
-    assert "query" in read(bert(tmp_path, add=add)).prompts
+    assert "query" in read(bert(tmp_path, **key("general.name", "bge-small-en-v1.5"))).prompts
 
 
 def bert(folder: Path, **options: Any) -> Path:
@@ -297,23 +295,14 @@ def test_an_unknown_key_may_be_allowed(tmp_path: Path) -> None:
     assert read(path, allow_unknown=["bert.attention.scale"]).dimensions == 32
 
 
-def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
-    """With those that are served."""
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    with pytest.raises(ModelUnavailable, match=r"general\.architecture 'mamba' is not supported; supported are bert"):
-        read(tmp_path / "m.gguf")
-
-
-def test_a_language_model_of_gemma_is_no_embedding_model(tmp_path: Path) -> None:
-    """Its attention is causal, and nothing in the file says so."""
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "gemma3")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    with pytest.raises(ModelUnavailable, match="'gemma3' is supported for EmbeddingGemma only"):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("mamba", "is not supported; supported are bert"), ("gemma3", "is supported for EmbeddingGemma only")],
+)
+def test_an_architecture_that_is_not_served_is_named(name: str, why: str, tmp_path: Path) -> None:
+    """A language model of Gemma is none: its attention is causal, and nothing in the file says so."""
+    finish(gguf.GGUFWriter(tmp_path / "m.gguf", name))
+    with pytest.raises(ModelUnavailable, match=rf"general\.architecture '{name}' {why}"):
         read(tmp_path / "m.gguf")
 
 
@@ -372,20 +361,15 @@ def test_every_kind_of_block_is_dequantized_as_the_package_does(kind: TensorType
 
 def test_without_the_package_quantized_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in 16 and 32 bits are not."""
-    folder = write_tiny(tmp_path / "source", "Bert")
-    write_gguf(folder, tmp_path / "q8.gguf", Type.Q8_0, add=partial(add_words, kind="bert"))
-    write_gguf(folder, tmp_path / "f16.gguf", Type.F16, add=partial(add_words, kind="bert"))
     monkeypatch.setattr("vectord.checkpoints.gguf.weights.find_spec", lambda name: None)
-    open_checkpoint([tmp_path / "f16.gguf"])
+    open_checkpoint([bert(tmp_path, quantization=Type.F16)])
     with pytest.raises(ModelUnavailable, match=r"is quantized \(Q8_0\); run .* pip install .*\[gguf\]"):
-        open_checkpoint([tmp_path / "q8.gguf"])
+        open_checkpoint([bert(tmp_path, quantization=Type.Q8_0)])
 
 
 def test_a_computed_array_is_kept_only_while_it_is_used(tmp_path: Path) -> None:
     """So that a model that has been compiled or moved to a GPU leaves no second copy."""
-    folder = write_tiny(tmp_path / "source", "Bert")
-    write_gguf(folder, tmp_path / "m.gguf", Type.Q8_0, add=partial(add_words, kind="bert"))
-    weight = open_checkpoint([tmp_path / "m.gguf"])["embeddings.word_embeddings.weight"]
+    weight = open_checkpoint([bert(tmp_path, quantization=Type.Q8_0)])["embeddings.word_embeddings.weight"]
     first = weight.array
     assert weight.array is first
     held = weakref.ref(first)

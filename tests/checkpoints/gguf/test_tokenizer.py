@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import gguf
 import pytest
 from gguf import TokenType
-from tests.checkpoints.gguf.gguf_files import add_vocabulary
+from tests.checkpoints.gguf.gguf_files import add_value, add_vocabulary, finish
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from vectord.errors import ModelUnavailable
@@ -44,23 +45,20 @@ def texts() -> list[str]:
     return [*PIECES, *("".join(rng.choices(characters, k=rng.randint(1, 60))) for _ in range(300))]
 
 
-def write(path: Path, tokenizer: Tokenizer, pre: str, kind: str | None, add: Callable[[Any], object]) -> Path:
+def write(path: Path, tokenizer: Tokenizer, pre: str, kind: str | None, **keys: Any) -> Path:
+    """keys: of tokenizer.ggml; the name of a token stands for its id."""
     source = path.with_name("tokenizer.json")
     tokenizer.save(str(source))
     writer = gguf.GGUFWriter(path, "bert")
     add_vocabulary(writer, source, pre, kind=kind)
-    add(writer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    for key, value in keys.items():
+        add_value(writer, f"tokenizer.ggml.{key}", tokenizer.token_to_id(value) if isinstance(value, str) else value)
+    finish(writer)
     return path
 
 
 def trained(model: Any, trainer: Any, split: Any, normalizer: Any = None) -> tuple[Any, list[list[str]]]:
     """The vocabulary and merges that a trainer learns from the corpus."""
-    import json
-
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer, tokenizer.normalizer = split, normalizer or normalizers.Sequence([])
     tokenizer.train_from_iterator(CORPUS, trainer)
@@ -80,14 +78,6 @@ def bert(*, lowercase: bool = True) -> Tokenizer:
     return BertTokenizer(vocab=vocab, do_lower_case=lowercase).backend_tokenizer
 
 
-def add_bert(writer: gguf.GGUFWriter) -> None:
-    writer.add_pad_token_id(0)
-    writer.add_unk_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_sep_token_id(3)
-    writer.add_mask_token_id(4)
-
-
 def qwen() -> Tokenizer:
     from transformers import Qwen2Tokenizer
 
@@ -98,10 +88,6 @@ def qwen() -> Tokenizer:
     return Qwen2Tokenizer(vocab=vocab, merges=[tuple(merge) for merge in merges]).backend_tokenizer
 
 
-def add_qwen(writer: gguf.GGUFWriter) -> None:
-    writer.add_eos_token_id(0)
-
-
 def roberta() -> Tokenizer:
     from transformers import RobertaTokenizer
 
@@ -110,14 +96,6 @@ def roberta() -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=specials)
     vocab, merges = trained(models.BPE(), trainer, pre_tokenizers.ByteLevel(add_prefix_space=False))
     return RobertaTokenizer(vocab=vocab, merges=[tuple(merge) for merge in merges]).backend_tokenizer
-
-
-def add_roberta(writer: gguf.GGUFWriter) -> None:
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(2)
-    writer.add_mask_token_id(4)
-    writer.add_add_bos_token(True)
-    writer.add_add_eos_token(True)
 
 
 def modern_bert() -> Tokenizer:
@@ -165,15 +143,6 @@ def framed(specials: list[str], single: str, pair: str, normalizer: Any, split: 
     return tokenizer
 
 
-def add_modern_bert(writer: gguf.GGUFWriter) -> None:
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_sep_token_id(1)
-    writer.add_mask_token_id(writer.kv_data[0]["tokenizer.ggml.tokens"].value.index("[MASK]"))
-    for name in ("bos", "eos", "sep"):
-        getattr(writer, f"add_add_{name}_token")(True)
-
-
 def gemma() -> Tokenizer:
     from transformers import GemmaTokenizer
 
@@ -192,12 +161,6 @@ def gemma() -> Tokenizer:
     return GemmaTokenizer(vocab=vocab, merges=merges).backend_tokenizer
 
 
-def add_gemma(writer: gguf.GGUFWriter) -> None:
-    writer.add_bos_token_id(2)
-    writer.add_unk_token_id(3)
-    writer.add_add_space_prefix(False)
-
-
 def xlm_roberta() -> Tokenizer:
     from transformers import XLMRobertaTokenizer
 
@@ -209,32 +172,35 @@ def xlm_roberta() -> Tokenizer:
     return XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)]).backend_tokenizer
 
 
-def add_xlm_roberta(writer: gguf.GGUFWriter) -> None:
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(3)
-    writer.add_add_bos_token(True)
-    writer.add_add_eos_token(True)
-
-
-CASES = {
-    "bert": (bert, "bert-bge", None, add_bert),
-    "cased bert": (lambda: bert(lowercase=False), "bert-bge", None, add_bert),
-    "qwen": (qwen, "qwen2", None, add_qwen),
-    "roberta": (roberta, "roberta-bpe", None, add_roberta),
-    "modern-bert": (modern_bert, "modern-bert", None, add_modern_bert),
-    "lfm2": (llama, "lfm2", None, lambda writer: writer.add_bos_token_id(0)),
-    "gemma": (gemma, "default", "llama", add_gemma),
-    "xlm-roberta": (xlm_roberta, "default", None, add_xlm_roberta),
+BERT = {
+    f"{key}_token_id": f"[{name}]"
+    for key, name in {"padding": "PAD", "unknown": "UNK", "bos": "CLS", "seperator": "SEP", "mask": "MASK"}.items()
+}
+GEMMA = {"bos_token_id": "<bos>", "unknown_token_id": "<unk>", "add_space_prefix": False}
+FRAME = {"bos_token_id": "<s>", "eos_token_id": "</s>", "add_bos_token": True, "add_eos_token": True}
+CASES: dict[str, tuple[Callable[[], Tokenizer], str, str | None, dict[str, Any]]] = {
+    "bert": (bert, "bert-bge", None, BERT),
+    "cased bert": (lambda: bert(lowercase=False), "bert-bge", None, BERT),
+    "qwen": (qwen, "qwen2", None, {"eos_token_id": 0}),
+    "roberta": (roberta, "roberta-bpe", None, {**FRAME, "mask_token_id": "<mask>"}),
+    "modern-bert": (
+        modern_bert,
+        "modern-bert",
+        None,
+        {**FRAME, "bos_token_id": "[CLS]", "eos_token_id": "[SEP]", "mask_token_id": "[MASK]", "add_sep_token": True},
+    ),
+    "lfm2": (llama, "lfm2", None, {"bos_token_id": "<|bos|>"}),
+    "gemma": (gemma, "default", "llama", GEMMA),
+    "xlm-roberta": (xlm_roberta, "default", None, {**FRAME, "unknown_token_id": "<unk>"}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_ids_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """Of texts, with the special tokens around them, and of pairs where the class joins them."""
-    make, pre, kind, add = CASES[name]
+    make, pre, kind, keys = CASES[name]
     theirs = make()
-    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, pre, kind, add), None, lowercase=False)
+    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, pre, kind, **keys), None, lowercase=False)
     has_frame = name != "gemma"  # its class has no template of its own
     for text in texts():
         assert ours.encode(text, add_special_tokens=has_frame).ids == theirs.encode(text).ids, text
@@ -244,19 +210,14 @@ def test_ids_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 def test_gemma_begins_with_its_first_token(tmp_path: Path) -> None:
     """Which is the default of such files."""
-    ours = load_tokenizer(write(tmp_path / "m.gguf", gemma(), "default", "llama", add_gemma), None, lowercase=False)
+    ours = load_tokenizer(write(tmp_path / "m.gguf", gemma(), "default", "llama", **GEMMA), None, lowercase=False)
     assert ours.encode("dog").tokens[0] == "<bos>"
 
 
 def test_a_file_may_add_an_end_that_the_class_does_not(tmp_path: Path) -> None:
     """As Qwen3-Embedding's files do."""
-
-    def add(writer: gguf.GGUFWriter) -> None:
-        writer.add_eos_token_id(theirs.token_to_id("<|endoftext|>"))
-        writer.add_add_eos_token(True)
-
-    theirs = qwen()
-    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, "qwen2", None, add), None, lowercase=False)
+    theirs, keys = qwen(), {"eos_token_id": "<|endoftext|>", "add_eos_token": True}
+    ours = load_tokenizer(write(tmp_path / "m.gguf", theirs, "qwen2", None, **keys), None, lowercase=False)
     assert ours.encode("dog").tokens == [*theirs.encode("dog").tokens, "<|endoftext|>"]
 
 
@@ -272,18 +233,8 @@ def vocabulary(path: Path, **changes: Any) -> Path:
     }
     writer = gguf.GGUFWriter(path, "bert")
     for key, value in keys.items():
-        if isinstance(value, str):
-            writer.add_string(f"tokenizer.ggml.{key}", value)
-        elif isinstance(value, bool):
-            writer.add_bool(f"tokenizer.ggml.{key}", value)
-        elif isinstance(value, int):
-            writer.add_uint32(f"tokenizer.ggml.{key}", value)
-        elif value is not None:
-            writer.add_array(f"tokenizer.ggml.{key}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        add_value(writer, f"tokenizer.ggml.{key}", value)
+    finish(writer)
     return path
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
+from tests.checkpoints.folders import write_dense, write_json, write_modules, write_sentence_model, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 from tests.models import write_sentence_bert
 
 from vectord.checkpoints.spec import DenseModule, Pooling
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
@@ -117,12 +113,8 @@ def test_a_dense_module_that_does_not_fit_is_named(broken: str, folder: Path) ->
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "..\\x", "c:x"])
 def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None:
     """modules.json may name folders inside the model's folder only."""
-    write_sentence_model(folder)
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": path, "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(folder / "modules.json", modules)
+    file = write_sentence_model(folder) / "modules.json"
+    file.write_text(file.read_text().replace('"1_Pooling"', json.dumps(path)))
     assert "out of the folder" in refusal(folder)
 
 
@@ -130,11 +122,9 @@ def test_the_transformer_may_have_its_own_folder(folder: Path) -> None:
     """Versions before sentence-transformers 2 saved the network in 0_Transformer."""
     write_transformer(folder / "0_Transformer", max_position_embeddings=64)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
-    modules = [
-        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    ]
-    write_json(folder / "modules.json", modules)
+    write_modules(folder, "Transformer", "Pooling")
+    file = folder / "modules.json"
+    file.write_text(file.read_text().replace('"path": ""', '"path": "0_Transformer"'))
     spec = spec_of(folder)
     assert spec.weights == (folder / "0_Transformer" / "model.safetensors",)
     assert (spec.max_tokens, spec.pooling) == (64, "cls")
@@ -226,14 +216,6 @@ def test_an_unknown_activation_of_a_dense_module_can_be_ignored(folder: Path) ->
     assert spec_of(folder, allow_unknown=["activation_function"]).dense_modules[0].activation == "tanh"
 
 
-def test_the_weights_of_a_dense_module_may_be_a_torch_file(folder: Path) -> None:
-    """Older versions of sentence-transformers saved pytorch_model.bin."""
-    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
-    write_dense(folder / "2_Dense", 8, 4)
-    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
-    assert spec_of(folder).dense_modules[0].weights == folder / "2_Dense" / "pytorch_model.bin"
-
-
 def test_the_catalogue_supplies_missing_facts(folder: Path) -> None:
     """The catalogue has the pooling, prompts and matryoshka dimensions that this folder lacks."""
     write_transformer(folder, hidden_size=768, model_type="nomic_bert")
@@ -271,18 +253,16 @@ def test_a_projection_that_cannot_follow_the_pooling_is_refused(folder: Path, po
 @pytest.mark.parametrize(
     "kind", ["mypackage.Pooling", "Pooling", "sentence_transformers.Pooling", "pylate.models.Pooling"]
 )
-def test_a_class_of_another_package_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_class_of_another_package_is_refused(kind: str, folder: Path) -> None:
     """It may compute something else under the same name; the operator can allow it."""
-    folder = write_sentence_model(tmp_path)
-    path = folder / "modules.json"
+    path = write_sentence_model(folder) / "modules.json"
     path.write_text(path.read_text().replace("sentence_transformers.models.Pooling", kind))
     assert f"type {kind!r} of the module '1_Pooling' is not a class" in refusal(folder)
     assert spec_of(folder, allow_unknown=["type"]).pooling == "mean"
 
 
-def test_two_modules_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_modules_of_one_name_are_refused(folder: Path) -> None:
     """sentence-transformers would keep only the last of them."""
-    folder = write_sentence_model(tmp_path)
-    path = folder / "modules.json"
+    path = write_sentence_model(folder) / "modules.json"
     path.write_text(path.read_text().replace('"name": "2"', '"name": "1"'))
     assert "a name of its own" in refusal(folder)

@@ -6,24 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checkpoints.folders import write_json, write_transformer
+from tests.checkpoints.folders import write_json, write_modules, write_transformer
 from tests.checkpoints.reading import refusal, spec_of
 
 NAVER = "naver/splade-cocondenser-ensembledistil"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
-
-
 def write_splade(folder: Path, *, first: str = "MLMTransformer", **pooling: Any) -> Path:
     """Save a folder as sentence-transformers 5 does."""
     write_transformer(folder, architectures=["BertForMaskedLM"])
-    names = ((first, ""), ("SpladePooling", "1_SpladePooling"))
-    package = "sentence_transformers.sparse_encoder.models"
-    modules = [{"name": name, "path": path, "type": f"{package}.{name}"} for name, path in names]
-    write_json(folder / "modules.json", modules)
+    write_modules(folder, *(f"sentence_transformers.sparse_encoder.models.{kind}" for kind in (first, "SpladePooling")))
     write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
     task = {"transformer_task": "fill-mask"} if first == "Transformer" else {}
     write_json(folder / "sentence_bert_config.json", task)
@@ -53,8 +45,5 @@ def test_a_known_masked_language_model_embeds(folder: Path) -> None:
 def test_further_modules_are_refused(folder: Path) -> None:
     """SpladePooling ends the pipeline."""
     write_splade(folder)
-    names = (("Transformer", ""), ("SpladePooling", "1_SpladePooling"), ("Normalize", "2_Normalize"))
-    package = "sentence_transformers.models"
-    modules = [{"name": name, "path": path, "type": f"{package}.{name}"} for name, path in names]
-    write_json(folder / "modules.json", modules)
+    write_modules(folder, "Transformer", "SpladePooling", "Normalize")
     assert "in the order" in refusal(folder)

@@ -15,18 +15,11 @@ from tests.checkpoints.reading import refusal, spec_of
 from tests.models import WIDTH, write_bert
 
 from vectord.checkpoints.activations import ACTIVATIONS
-from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import Located
 from vectord.engine.operations.postprocess import activate
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 OLDER = "sbert_ce_default_activation_function"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "model"
 
 
 def write_classifier(folder: Path, **config: Any) -> Path:
@@ -121,8 +114,7 @@ def test_an_unknown_activation_is_refused(path: object, place: Callable[..., Any
     write_json(folder / file, {**saved, **fields})
     key = "sbert_ce_default_activation_function" if "sbert" in next(iter(fields)) else "activation_fn"
     assert re.search(rf"{file}: {key} {re.escape(repr(path))} is not supported; .* Sigmoid, ", refusal(folder))
-    located = Located(folder=folder, model_id="mine", revision=None, source="folder")
-    assert read_spec(located, allow_unknown=[key]).score_activation == "sigmoid"
+    assert spec_of(folder, allow_unknown=[key]).score_activation == "sigmoid"
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -165,21 +157,6 @@ def test_inconsistent_labels_are_refused(config: dict[str, Any], folder: Path) -
     assert "config.json" in message
     assert next(iter(config)) in message
     assert len(message) < 1000
-
-
-def test_scores_of_a_dense_module_are_refused(folder: Path) -> None:
-    """sentence-transformers 6 can build such a cross-encoder; as an embedding model its vectors would be wrong."""
-    write_classifier(folder)
-    modules = [
-        {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-        {"name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
-    ]
-    write_json(folder / "modules.json", modules)
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
-    fields = {"in_features": 8, "out_features": 1, "module_output_name": "scores"}
-    write_json(folder / "2_Dense" / "config.json", fields)
-    assert "2_Dense" in refusal(folder)
 
 
 @pytest.mark.parametrize("labels", [1, 3])

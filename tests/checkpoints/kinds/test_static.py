@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import safetensors.numpy
 from model2vec import StaticModel
-from tests.checkpoints.folders import write_json
+from tests.checkpoints.folders import write_json, write_modules
 from tests.checkpoints.reading import refusal, spec_of
 from tests.models import batch_of
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -34,11 +34,6 @@ TEXTS = [
     "unknown " * 3 + "beta " * 40,
 ]
 WIDTH = 8
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "table"
 
 
 def tokenizer_of(kind: str, truncation: int | None = None) -> Tokenizer:
@@ -121,7 +116,7 @@ def test_a_table_with_a_tanh(name: str, folder: Path) -> None:
     safetensors.numpy.save_file({key: t.detach().numpy() for key, t in tensors.items()}, folder / "model.safetensors")
     tokenizer = tokenizer_of("WordLevel")
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": name}])
+    write_modules(folder, name)
     ids = [torch.tensor(tokenizer.encode(text).ids) for text in TEXTS]
     starts = torch.tensor(np.cumsum([0, *map(len, ids[:-1])]))
     want = beta * torch.tanh(alpha * bag(torch.cat(ids), starts) + bias)
@@ -142,7 +137,7 @@ def test_a_table_of_four_bits(folder: Path) -> None:
     safetensors.numpy.save_file(tensors, folder / "model_rest.safetensors")
     tokenizer = tokenizer_of("WordLevel")
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "maker/model--SSEQ.SSEQ"}])
+    write_modules(folder, "maker/model--SSEQ.SSEQ")
     table = (numbers / 7.5 - 1) * scales
     means = np.array([table[tokenizer.encode(text).ids].mean(axis=0) for text in TEXTS])
     assert_equal(vectors(folder), beta * np.tanh(alpha * means + bias))
@@ -178,11 +173,7 @@ def test_what_is_not_understood_is_refused(change: dict[str, Any], message: str,
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     safetensors.numpy.save_file({**tensors, **change.get("tensors", {})}, folder / "model.safetensors")
     if "modules" in change:
-        modules = [
-            {"name": str(i), "path": ".", "type": f"sentence_transformers.models.{kind}"}
-            for i, kind in enumerate(change["modules"])
-        ]
-        write_json(folder / "modules.json", modules)
+        write_modules(folder, *change["modules"])
     assert message in refusal(folder)
 
 
