@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 
 from tests.programs import add_to_path
 from tests.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
@@ -16,6 +17,13 @@ for name in [*os.environ]:
         del os.environ[name]
 
 add_to_path()
+
+with suppress(ImportError):  # the environments of the clients have no hypothesis
+    from hypothesis import settings
+
+    # With CI=true its examples are the same ones each time.
+    settings.register_profile("vectord", deadline=None, max_examples=60)
+    settings.load_profile("vectord")
 
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

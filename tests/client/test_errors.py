@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord import errors as domain
@@ -138,7 +138,6 @@ def test_statuses_of_gateways_have_a_class(status, kind):
 
 
 @given(st.integers(300, 599), st.binary(max_size=300) | st.sampled_from([b'{"error": "x"}', b"[" * 5000, b"\xff"]))
-@settings(deadline=None)
 def test_any_body_gives_a_client_error(status, body):
     """Never another exception."""
     assert isinstance(from_response(status, {"retry-after": "\x00"}, body), ClientError)

@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.fakes import MODEL, answer
 from tests.products.results import route_of
@@ -86,7 +86,6 @@ def test_an_invalid_vector_is_an_error(dense):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=60, deadline=None)
 def test_any_bytes_give_server_failed(body):
     """Never another exception."""
     with pytest.raises(ServerFailed):

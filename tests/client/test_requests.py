@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.client.errors import BadRequest
@@ -29,7 +29,6 @@ TEXTS = st.lists(st.text(max_size=20), max_size=30)
 
 
 @given(TEXTS, st.integers(1, 8), st.integers(1, 40))
-@settings(deadline=None)
 def test_a_part_ends_only_where_the_next_text_does_not_fit(texts, most, characters):
     """So the number of requests is minimal for this order. A text that exceeds the limit is alone."""
     for one, other in itertools.pairwise(split(TEMPLATE, texts, text_size, most, characters)):

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.fakes import FakeServer
 
@@ -137,7 +137,6 @@ def test_waits_double_up_to_the_longest():
 
 
 @given(st.floats(0, 30), st.floats(0, 1), st.integers(1, 3))
-@settings(deadline=None)
 def test_a_wait_is_never_shorter_than_retry_after(told_s, chance, attempts):
     """Jitter adds at most a quarter."""
     _, waits = send(FakeServer([*[full(str(told_s))] * attempts, DONE]), chance=chance)

@@ -98,7 +98,7 @@ def die(batch: TokenBatch) -> None:
 
 
 @given(texts_strategy, st.integers(1, 3), st.integers(4, 64), st.sampled_from([0, 2**20]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_results_keep_the_order_of_inputs(texts, streams, max_batch_tokens, cache_bytes):
     """Across batches and streams, and with repeated texts."""
 
@@ -112,7 +112,7 @@ def test_results_keep_the_order_of_inputs(texts, streams, max_batch_tokens, cach
 
 
 @given(st.lists(st.text("ab", max_size=2 * MAX_TOKENS), min_size=1, max_size=20))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_billed_tokens_are_the_tokens_that_ran(texts):
     """After truncation, with special tokens. TextLength also has the length before truncation."""
 
@@ -452,7 +452,7 @@ async def test_a_cancelled_requests_texts_leave_the_queue():
 
 
 @given(st.lists(st.sampled_from(["ok", "!", "ok too"]), min_size=1, max_size=12), st.integers(1, 3))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_every_request_is_answered_for_any_failure_of_the_backend(texts, streams):
     """Exits, failing and good texts on several streams: each request ends with a correct row or an error."""
 

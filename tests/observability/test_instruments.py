@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -21,7 +21,6 @@ from vectord.observability.instruments import BusyShare, Counter, Gauge, Histogr
     bounds=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=10, unique=True).map(sorted),
     values=st.lists(st.floats(-2e6, 2e6), max_size=50),
 )
-@settings(deadline=None, max_examples=100)
 def test_a_bucket_counts_the_values_up_to_its_bound(bounds: list[float], values: list[float]) -> None:
     """Buckets are cumulative and inclusive; +Inf comes last; the sum is kept."""
     histogram = Histogram("h", "", bounds)
@@ -41,7 +40,6 @@ Values = st.floats(min_value=0) | st.integers(0, 2**53)
 
 @pytest.mark.parametrize("kind", [Counter, Gauge])
 @given(written=st.dictionaries(st.tuples(Words, Words), Values, max_size=5))
-@settings(deadline=None, max_examples=100)
 def test_any_label_and_value_is_read_as_it_was_set(kind: type[Counter], written: dict[tuple[str, str], float]) -> None:
     """By the library's readers of both formats."""
     instrument = kind("n", "Meaning", ("b", "a"))

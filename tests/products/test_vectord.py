@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.products.results import parsed, rerank_result
 
@@ -15,7 +15,6 @@ from vectord.products.vectord import DIALECT
 from vectord.products.vectord.fields import MAX_PROMPT_CHARACTERS
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
     st.integers(1, 25) | st.none(),

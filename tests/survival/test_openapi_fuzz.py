@@ -29,8 +29,8 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-CASES = 8  # per route
-CASES_UNDER_A_PREFIX = 2  # for routes that equal a shared path
+CASES = 4  # per route
+CASES_UNDER_A_PREFIX = 1  # for routes that equal a shared path
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.makers import (
     ALL,
@@ -55,7 +55,6 @@ TEXTS = st.lists(
 ).map(" ".join)
 
 
-@settings(max_examples=80, deadline=None)
 @given(text=TEXTS, options=OPTIONS)
 def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
     """Each begins where the one before it ends, or earlier by at most the overlap. Without overlap, every token
@@ -79,7 +78,6 @@ def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOp
         assert sum(chunk.tokens for chunk in chunks) == len(document.ids)
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=TEXTS, options=OPTIONS)
 def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
     """A chunk has only its own characters' tokens, even if one character is many tokens."""
@@ -276,7 +274,6 @@ def test_windows_read_the_context_of_each_chunk(tmp_path: Path) -> None:
     assert (len(second.ids), second.spans.tolist()) == (13, [[11, 12]])
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_any_spans_are_found_in_their_windows_or_rejected(encoder: TextEncoder, text: str, cuts: list[int]) -> None:
     """Every chunk has rows of a window, and those rows are its tokens."""
@@ -365,7 +362,6 @@ def test_a_long_document_has_the_same_tokens_in_pieces(encoder: TextEncoder) -> 
 # --- late chunking ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=TEXTS, options=OPTIONS.filter(lambda options: options.max_tokens <= 40), prompted=st.booleans())
 def test_late_chunks_are_found_in_their_windows(
     encoder: TextEncoder, text: str, options: ChunkOptions, prompted: bool

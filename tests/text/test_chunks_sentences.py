@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.text.chunks import sentence_starts
@@ -39,7 +39,6 @@ def test_sentences_of_many_scripts(sentences: list[str]) -> None:
     assert split("".join(sentences)) == sentences
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=st.text(st.sampled_from('ab A.!?\u3002\n\r )"\u2026')) | st.text())
 def test_starts_are_ascending_and_inside(text: str) -> None:
     """Joined sentences are the text, and none is empty."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
@@ -163,7 +163,6 @@ def test_dropout_of_a_file_is_off(tmp_path: Path) -> None:
     assert other.ids.tolist() == usual.ids.tolist()
 
 
-@settings(max_examples=100, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=400), min_size=1, max_size=5))
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_text_has_the_same_tokens_alone_and_among_others(encoder: TextEncoder, side: Side, texts: list[str]) -> None:
@@ -364,7 +363,6 @@ def test_threads_share_one_encoder(encoder: TextEncoder) -> None:
     assert wrong == []
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     inputs=st.lists(
         st.text(max_size=20) | st.lists(st.integers(-5, 40_000) | st.integers(), max_size=5), min_size=1, max_size=4

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.refusals import refuses
 from tests.text.makers import ALL, LIGATURE, SENTENCES, byte_level, make_encoder, unigram, varied_texts, wordpiece
@@ -28,7 +28,6 @@ TEXTS = st.lists(
 ).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
 @example(texts=["a" * 600], max_tokens=1)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4), max_tokens=st.integers(1, 99))
 def test_a_passage_is_cut_to_a_beginning(encoder: TextEncoder, texts: list[str], max_tokens: int) -> None:

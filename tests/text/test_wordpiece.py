@@ -114,7 +114,7 @@ def test_ids_are_those_of_tokenizers(script: str, pair: tuple[FastWordPiece, Tok
     characters = st.one_of(*(st.characters(min_codepoint=low, max_codepoint=high) for low, high in SCRIPTS[script]))
     words = st.text(characters | st.sampled_from(" \t\n[]#"), max_size=60)
 
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @example(texts=["", " ", "a", "a" * 101, "##a", "[ C L S ]", "unbrea", "ΑΣ ΑΣα", "İI"])
     @given(texts=st.lists(words, max_size=6))
     def check(texts: list[str]) -> None:

@@ -41,7 +41,7 @@ def result(array: np.ndarray[Any, Any]) -> EmbedResult:
 
 
 @pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_request_arrives_unchanged(kind: type, data: st.DataObject) -> None:
     """With all fields, and its caller."""
@@ -53,7 +53,7 @@ def test_every_request_arrives_unchanged(kind: type, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("kind", get_args(Result), ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_result_arrives_unchanged(kind: type, data: st.DataObject) -> None:
     """With all fields; arrays bit by bit."""
@@ -62,7 +62,7 @@ def test_every_result_arrives_unchanged(kind: type, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_error_arrives_unchanged(kind: Any, data: st.DataObject) -> None:
     """Of the same class, with the same template and attributes."""
@@ -84,7 +84,6 @@ def test_the_unions_contain_every_request_and_result() -> None:
 # --- arrays ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
 @given(sent=st.lists(arrays(), max_size=5))
 def test_arrays_of_any_dtype_and_shape_arrive_bit_by_bit(sent: list[np.ndarray[Any, Any]]) -> None:
     """Also transposed, strided, empty and zero-dimensional ones. They are aligned and writable."""

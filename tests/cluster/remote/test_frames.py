@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.cluster.remote.frames import READ_BYTES, FrameConnection, FrameKind, frame
@@ -43,7 +43,6 @@ FRAMES = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(sent=st.lists(FRAMES, max_size=8), cuts=st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_frames_arrive_complete_however_they_are_split(
     sent: list[tuple[FrameKind, int, bytes, bytes]], cuts: list[int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.models import batch_of, pack_texts
 
@@ -25,7 +25,6 @@ def answer(texts: PackedTexts, output: Output = "dense", width: int = 384) -> np
     return backend.forward(TokenBatch(texts=texts, outputs=frozenset({output})), 0)[output]
 
 
-@settings(deadline=None, max_examples=60)
 @given(texts=TEXTS)
 def test_a_text_has_one_result(texts: list[list[int]]) -> None:
     """Alone and in any batch, to the last bit."""

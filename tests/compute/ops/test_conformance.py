@@ -373,7 +373,7 @@ def test_a_shared_beginning_changes_no_result(op_set: str) -> None:
 
 @pytest.mark.parametrize("program", [attend_and_pool, windowed_and_pool], ids=["attention", "windows"])
 @pytest.mark.parametrize("op_set", OP_SETS)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(lengths=st.lists(st.integers(1, 70) | st.just(PIECE_ROWS + 9), min_size=1, max_size=6), seed=st.integers(0, 9))
 def test_any_batch_equals_its_single_texts(op_set: str, program: Program, lengths: list[int], seed: int) -> None:
     """For any lengths."""

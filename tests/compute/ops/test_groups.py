@@ -80,7 +80,6 @@ def rows_of(rectangle: Rectangle) -> list[list[int]]:
 # --- groups ---------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
 @given(batches, group_counts, steps)
 def test_every_row_has_one_place(lengths: list[int], max_groups: int, step: int) -> None:
     """Each text is in one group with its rows in order; padding repeats its first row and is marked."""
@@ -101,7 +100,6 @@ def test_every_row_has_one_place(lengths: list[int], max_groups: int, step: int)
     assert sorted(seen) == list(range(len(lengths)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=8), st.integers(1, 4), steps)
 def test_the_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups: int, step: int) -> None:
     """No other way to cut the sorted texts into as many groups costs less, with equal and different keys."""
@@ -117,7 +115,6 @@ def test_the_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups
 # --- what attends to what -------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
 @given(texts_with_keys_and_parents(), group_counts, steps)
 def test_keys_equal_the_reference(texts: PackedTexts, max_groups: int, step: int) -> None:
     """A text attends to its parent's rows, then to its own keys, however it is grouped."""
@@ -131,7 +128,7 @@ def test_keys_equal_the_reference(texts: PackedTexts, max_groups: int, step: int
     assert [found[text] for text in range(len(want))] == want
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(texts_with_keys_and_parents(longest=4 * PIECE_ROWS), st.sampled_from([0, 1, 64, 2 * PIECE_ROWS]), group_counts)
 def test_windows_cut_texts_into_pieces(texts: PackedTexts, window: int, max_groups: int) -> None:
     """Each row is a query once; its piece has every key within reach and no other text's, and stays small."""
@@ -157,7 +154,6 @@ def test_windows_cut_texts_into_pieces(texts: PackedTexts, window: int, max_grou
 # --- one rectangle ---
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=12), step=st.sampled_from([1, 16]))
 def test_every_row_is_there_once_and_found_again(lengths: list[int], step: int) -> None:
     """Places are rows of the right text in order, padded at the end, and `places` is the inverse."""

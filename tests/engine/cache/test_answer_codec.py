@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.engine.cache import answer_codec
@@ -49,7 +49,6 @@ def numbers_of(answer: Answer) -> list:
 
 
 @given(answers)
-@settings(deadline=None)
 def test_decoding_restores_an_answer(answer: Answer) -> None:
     """Every bit, the order of words, in arrays of its own."""
     decoded = decode(NAME, encode(NAME, answer), shapes_of(answer))
@@ -62,7 +61,6 @@ def test_decoding_restores_an_answer(answer: Answer) -> None:
 
 
 @given(answers, st.data())
-@settings(deadline=None)
 def test_changed_bytes_are_rejected(answer: Answer, data: st.DataObject) -> None:
     """Bytes replaced, removed or inserted."""
     value = encode(NAME, answer)
@@ -74,7 +72,6 @@ def test_changed_bytes_are_rejected(answer: Answer, data: st.DataObject) -> None
 
 
 @given(answers, st.data())
-@settings(deadline=None, max_examples=300)
 def test_forged_bytes_raise_nothing(answer: Answer, data: st.DataObject) -> None:
     """Without a secret anyone can compute the digest. An accepted answer still has the expected shapes."""
     body = bytearray(encode(NAME, answer)[DIGEST_BYTES:])
@@ -136,7 +133,6 @@ def test_an_unexpected_answer_is_rejected(value: bytes, shapes: dict) -> None:
 
 
 @given(answers, st.sampled_from([b"", b"another secret, as long", b"the secret of replica"]))
-@settings(deadline=None)
 def test_an_answer_signed_with_another_secret_is_rejected(answer: Answer, theirs: bytes) -> None:
     """Also with and without a secret; with the same secret it is accepted."""
     ours, other = key_of(b"the secret of replicas"), key_of(theirs) if theirs else b""

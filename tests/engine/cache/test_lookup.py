@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.fakes import sequence_of
 
@@ -74,7 +74,6 @@ def test_zero_type_ids_are_left_out_of_the_key():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 5))
-@settings(deadline=None, max_examples=100)
 def test_the_cache_holds_the_most_recently_used_answers(uses, room):
     """Compared with a list. The bytes never exceed the limit."""
     size = ENTRY_BYTES + 4 + 16

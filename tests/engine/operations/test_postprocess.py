@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -19,7 +19,6 @@ finite_rows = arrays(
 
 
 @given(finite_rows, st.data())
-@settings(deadline=None, max_examples=100)
 def test_every_finite_row_becomes_length_one_or_stays_zero(rows, data):
     """No overflow, underflow or division by zero; the direction is that of the kept numbers."""
     dimensions = data.draw(st.integers(1, rows.shape[1]))
@@ -139,7 +138,6 @@ words = st.dictionaries(st.integers(0, 30), st.floats(0.125, 4, width=32), max_s
 
 
 @given(some_rows, st.lists(token_rows, min_size=1, max_size=5))
-@settings(deadline=None, max_examples=100)
 def test_the_best_match_of_each_query_token_is_summed(query, passages):
     """Token by token; a passage without tokens scores 0."""
     expected = [sum(max((float(q @ p) for p in passage), default=0.0) for q in query) for passage in passages]
@@ -149,7 +147,6 @@ def test_the_best_match_of_each_query_token_is_summed(query, passages):
 
 
 @given(words, st.lists(words, min_size=1, max_size=6))
-@settings(deadline=None, max_examples=150)
 def test_products_are_over_shared_words(query, passages):
     """Compared with dicts; words in any order, and texts without words."""
     expected = [sum(weight * passage.get(word, 0.0) for word, weight in query.items()) for passage in passages]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.fakes import MAX_TOKENS, ByteEncoder
 from tests.text.makers import byte_level, make_encoder, read, unigram, varied_texts, wordpiece
@@ -317,7 +317,6 @@ async def test_closing_answers_callers_that_wait_for_a_thread():
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=50) | st.integers(1, 1000).map(lambda n: [3] * n))
-@settings(deadline=None, max_examples=60)
 def test_parts_cover_every_input_once_and_stay_small(lengths):
     """A part is one long input, or several within the size of a part."""
     parts = list(_parts(["x" * length for length in lengths]))

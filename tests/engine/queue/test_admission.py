@@ -8,7 +8,7 @@ import math
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.collection import without_collection
 from tests.engine.fakes import (
@@ -155,7 +155,6 @@ def test_speed_follows_the_device():
 
 
 @given(st.floats(0, 1e7), st.floats(1, 1e6), st.floats(0.1, 100))
-@settings(deadline=None, max_examples=100)
 def test_retry_after_is_when_the_wait_becomes_acceptable(ahead, tokens_per_s, max_wait_s):
     """Refused exactly when the wait exceeds the limit; after retry_after_s of work it would be accepted."""
     if ahead / tokens_per_s <= max_wait_s:

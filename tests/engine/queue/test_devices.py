@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.fakes import (
     FakeBackend,
@@ -83,7 +83,6 @@ steps = st.lists(
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.booleans(), steps)
-@settings(deadline=None, max_examples=150)
 def test_no_device_idles_while_texts_are_queued(streams, pipelined, steps):
     """In any sequence of arrivals, ends and hangs: each text runs once, on the least busy device."""
     devices = some(*streams, pipelined=pipelined)
@@ -121,7 +120,6 @@ def test_no_device_idles_while_texts_are_queued(streams, pipelined, steps):
 
 
 @given(st.lists(st.integers(1, BUDGET), min_size=20, max_size=60), st.integers(2, 4))
-@settings(deadline=None, max_examples=50)
 def test_equal_devices_receive_equal_shares(sizes, count):
     """Also for texts that arrive one by one, each after the end of the last."""
     devices = some(*[1] * count)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.fakes import (
     COLBERT_WIDTH,
@@ -77,7 +77,6 @@ texts = st.lists(st.text("abc!", min_size=1, max_size=6), min_size=1, max_size=8
 
 @pytest.mark.parametrize("error", [RuntimeError("poison"), SystemExit()], ids=["error", "exit"])
 @given(texts, st.integers(1, 8))
-@settings(deadline=None, max_examples=60)
 def test_a_poison_text_fails_alone(error, texts, cut):
     """After any exception the batch runs text by text; the other texts have their rows, in order."""
 
@@ -95,7 +94,6 @@ def test_a_poison_text_fails_alone(error, texts, cut):
 
 
 @given(texts, st.integers(1, 8))
-@settings(deadline=None, max_examples=60)
 def test_an_answer_that_is_not_finite_fails_alone(texts, cut):
     """It runs once more in float32. The other texts do not run again."""
     backend = FakeBackend()
@@ -111,7 +109,6 @@ def test_an_answer_that_is_not_finite_fails_alone(texts, cut):
 
 
 @given(texts, st.integers(1, 8))
-@settings(deadline=None, max_examples=60)
 def test_an_answer_that_is_finite_in_float32_is_an_answer(texts, cut):
     """A text that overflowed in fewer bits is computed again, alone."""
     backend = FakeBackend()
@@ -158,7 +155,6 @@ def test_outputs_that_a_text_did_not_request_cannot_fail_it():
 
 
 @given(texts, st.integers(1, 12), st.integers(1, 8))
-@settings(deadline=None, max_examples=60)
 def test_out_of_memory_halves_the_batch(texts, room, cut):
     """Only a text that does not fit alone fails."""
 
@@ -313,7 +309,6 @@ weighted_tokens = st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 0.
 
 
 @given(weighted_tokens, st.sets(st.integers(0, 9), max_size=3))
-@settings(deadline=None, max_examples=150)
 def test_a_word_weighs_as_much_as_its_heaviest_token(tokens, unused):
     """Compared with a dict filled token by token, without special tokens and weights of 0, in order of appearance."""
     expected: dict[int, float] = {}
@@ -328,7 +323,6 @@ def test_a_word_weighs_as_much_as_its_heaviest_token(tokens, unused):
 
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=30))
-@settings(deadline=None, max_examples=100)
 def test_logits_above_zero_become_logarithms(logits):
     """log(1 + relu(x)), each word once, ascending."""
     made = splade_weights(np.array(logits, np.float32))
@@ -423,7 +417,6 @@ def items(draw: st.DrawFn, prefixes: Sequence[Prefix]) -> Item:
 
 
 @given(batches())
-@settings(deadline=None, max_examples=150)
 def test_every_item_receives_its_own_rows(batch):
     """A causal network's numbers in a batch with shared prefixes equal those alone without a prefix."""
     packed = pack(batch, OUTPUTS, alone=False)
@@ -439,7 +432,6 @@ def test_every_item_receives_its_own_rows(batch):
 
 
 @given(batches())
-@settings(deadline=None, max_examples=100)
 def test_a_prefix_occurs_once_per_batch(batch):
     """Every text occurs once, in order, after its prefix."""
     texts = pack(batch, OUTPUTS, alone=False).batch.texts
@@ -450,7 +442,6 @@ def test_a_prefix_occurs_once_per_batch(batch):
 
 
 @given(batches())
-@settings(deadline=None, max_examples=100)
 def test_pooled_rows_count_the_spans_of_all_items(batch):
     """One row per span, and none for a prefix."""
     packed = pack(batch, OUTPUTS, alone=False)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.engine.fakes import sequence_of
 
@@ -82,7 +82,6 @@ schedulers = st.builds(
 
 
 @given(schedulers, steps)
-@settings(deadline=None, max_examples=150)
 def test_every_item_leaves_once_in_a_batch_or_by_cancellation(scheduler, steps):
     """No item is lost, runs twice, or runs after cancellation, and the counts of queued items are exact."""
     waiting: list[Item] = []
@@ -112,7 +111,6 @@ def test_every_item_leaves_once_in_a_batch_or_by_cancellation(scheduler, steps):
 
 
 @given(st.lists(items, min_size=1, max_size=40), st.sampled_from(["packed", "padded"]), st.integers(1, 4))
-@settings(deadline=None, max_examples=100)
 def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
     """The token budget, the texts per batch, and the share of idle streams: only a single text may exceed them."""
     scheduler = queue(max_batch_tokens=BUDGET, cost=cost, max_batch_texts=5)
@@ -130,7 +128,6 @@ def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
 
 
 @given(st.lists(items, min_size=1, max_size=60))
-@settings(deadline=None, max_examples=100)
 def test_a_client_is_served_in_its_own_order(texts):
     """First come, first served within one client and lane."""
     scheduler = queue(max_batch_tokens=BUDGET)
@@ -147,7 +144,7 @@ def test_a_client_is_served_in_its_own_order(texts):
 def test_a_newcomer_does_not_wait_for_another_clients_long_job():
     """A newcomer in the same lane is in the next batch."""
     scheduler = queue(max_batch_tokens=BUDGET)
-    for _ in range(10_000):
+    for _ in range(1000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
     for _ in range(20):
         scheduler.next_batch(0.0)
@@ -220,7 +217,6 @@ def test_a_query_overtakes_bulk_work():
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["interactive", "bulk"])), min_size=2, max_size=30)
 )
-@settings(deadline=None, max_examples=100)
 def test_the_age_guard_serves_waiting_clients_first(arrivals):
     """After max_age_s, clients are served in the order of their last service."""
     scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
@@ -301,7 +297,6 @@ floods = st.lists(
 # 200 clients that have waited for longer than max_age_s, then 40 with a queue each at the same virtual time.
 @example([[(n, "bulk", 3, 40) for n in range(200)], *[[]] * 9], [1.0], SHORT, "packed", None)
 @example([[(n, "interactive", 3, 40) for n in range(200)], *[[]] * 9], [0.01], SHORT, "packed", None)
-@settings(deadline=None, max_examples=200)
 def test_a_short_text_waits_for_two_batches_at_most_under_any_flood(flood, pauses, tokens, cost, max_batch_texts):
     """The running batch and one more, for a client with one short text at a time: regardless of the number of other
     clients, their texts and lanes, how long they have waited, and how often the reader was served before."""
@@ -482,7 +477,6 @@ def test_tokens_ahead_count_the_tokens_served_before():
 
 
 @given(st.lists(items, max_size=30), items)
-@settings(deadline=None, max_examples=100)
 def test_tokens_ahead_never_exceed_the_queue(texts, newcomer):
     """An empty queue has nothing ahead: the request's own size does not count."""
     scheduler = queue(max_batch_tokens=BUDGET)
@@ -493,7 +487,6 @@ def test_tokens_ahead_never_exceed_the_queue(texts, newcomer):
 
 
 @given(st.lists(items, min_size=1, max_size=40), st.integers(1, 40))
-@settings(deadline=None, max_examples=100)
 def test_tokens_ahead_predict_the_service_order(texts, tokens):
     """Compared with the real order: predicted and served tokens are equal, up to a text per client."""
     scheduler = queue(max_batch_tokens=1, max_age_s=1000.0)  # one text per batch
@@ -522,16 +515,17 @@ def test_promotion_takes_a_bulk_text_to_the_front():
 
 
 @pytest.mark.parametrize("clients", [1, 5000])
-def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
+def test_twenty_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
     """Every operation is O(log clients); a slower one would take seconds."""
     scheduler = queue(max_batch_tokens=1024)
-    texts = [item(3, str(n % clients), "bulk") for n in range(100_000)]
+    texts = item(3).texts
+    items = [Item(texts, frozenset({"dense"}), str(n % clients), "bulk") for n in range(20_000)]
     started_s = time.thread_time()
-    for text in texts:
-        scheduler.add(text, 0.0)
+    for one in items:
+        scheduler.add(one, 0.0)
     ran = sum(len(batch.items) for batch in drain(scheduler, idle_streams=2))
-    assert ran == 100_000
-    assert time.thread_time() - started_s < 10  # processor time; usually 0.4 s
+    assert ran == 20_000
+    assert time.thread_time() - started_s < 3  # processor time; usually 0.1 s
 
 
 def test_requests_that_run_alone_get_a_batch_each() -> None:
@@ -576,7 +570,6 @@ events = st.lists(
     "packed",
     3,
 )
-@settings(deadline=None, max_examples=200)
 def test_the_texts_of_a_request_are_served_as_if_each_came_alone(events, cost, max_batch_texts):
     """Every batch has the same texts and facts: a request of many texts has no other share than its texts."""
     limits = {"max_batch_tokens": BUDGET, "cost": cost, "max_batch_texts": max_batch_texts, "max_age_s": 2.0}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.errors import InvalidField, MalformedBody, WrongType
@@ -185,7 +185,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(Body.__struct_fields__), JSON))
 def test_any_json_is_decoded_or_rejected_without_repeating_it(value):
     """The result is a struct or an error of this server, and no message contains a string of the body."""
@@ -195,7 +194,6 @@ def test_any_json_is_decoded_or_rejected_without_repeating_it(value):
         assert MARK not in error.message
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]":,\\/ue01-.input', max_size=40).map(str.encode))
 def test_any_bytes_are_decoded_or_rejected(body):
     """Other bytes raise errors of this server only."""

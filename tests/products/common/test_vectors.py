@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.products.results import VECTORS, embed_result, usage
@@ -45,7 +45,6 @@ def test_base64_is_little_endian_float32():
     assert to_base64(np.array([1.0, -2.5], dtype=np.float32)) == "AACAPwAAIMA="
 
 
-@settings(max_examples=100, deadline=None)
 @given(FINITE)
 def test_both_encodings_keep_every_bit(vector):
     """JSON numbers and base64 read back to the same float32."""

@@ -72,7 +72,7 @@ def test_spans_may_lie_anywhere_without_overlap(program: str) -> None:
     torch.testing.assert_close(got[: len(want)], want, atol=1e-5, rtol=1e-5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(1, 90) | st.just(2 * PIECE_ROWS), min_size=1, max_size=8),
     more=st.tuples(*[st.integers(0, 200)] * 4),

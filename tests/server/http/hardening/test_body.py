@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
@@ -59,7 +59,6 @@ def body(*parts: bytes, headers: dict[str, str] | None = None, ends: bool = True
 
 
 @given(parts=st.lists(st.binary(max_size=100), min_size=1, max_size=10))
-@settings(deadline=None, max_examples=100)
 async def test_a_body_is_joined_from_its_parts(parts: list[bytes]) -> None:
     """However the network splits it; its room is released."""
     room = BodyRoom(LIMIT_BYTES)
@@ -219,7 +218,6 @@ async def test_an_unknown_encoding_is_refused(encoding: str) -> None:
 
 
 @given(content=st.binary(max_size=2000), window=st.sampled_from([zlib.MAX_WBITS, -zlib.MAX_WBITS]))
-@settings(deadline=None, max_examples=100)
 async def test_deflate_is_read_with_and_without_its_header(content: bytes, window: int) -> None:
     """RFC 9110 defines the zlib format; clients also send the bare stream."""
     assert await decompress(deflated(content, window), "deflate", 2000, freely, asyncio.Semaphore()) == content
