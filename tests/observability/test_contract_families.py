@@ -1,14 +1,14 @@
 """The metrics that dashboards query: name, type and labels of each family, of this server and of imitated products.
 
-The tables come from the documents and sources of those products. The tests read real servers with Prometheus's parsers
-of both formats.
+The tables come from the documents and sources of those products. The tests read pages of the whole app with
+Prometheus's parsers of both formats.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import httpx
@@ -16,7 +16,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Sample
-from tests.real_server import running
+
+from vectord import compose
+from vectord.config import Config, DeviceConfig, ServerConfig
 
 Family: TypeAlias = tuple[Literal["counter", "gauge", "histogram"], set[str]]
 
@@ -165,23 +167,30 @@ class Scrapes:
     open_metrics: httpx.Response
 
 
-def scrape(product: str, folder: Path) -> Scrapes:
-    imitates = ("--imitates", product) if product else ()
-    with running(folder / "log", "--backend", "fake", *imitates) as (url, _), httpx.Client(base_url=url) as client:
-        fresh = client.get("/metrics")
+async def scrape(product: str) -> Scrapes:
+    config = Config(device=DeviceConfig(backend="fake"), server=ServerConfig(imitates=product or None))
+    composed = compose.build(config)
+    transport = httpx.ASGITransport(composed.app)
+    async with (
+        composed.app.router.lifespan_context(composed.app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        await composed.engine.loaded.wait()
+        await client.get("/health/ready")  # a probe, as before each server's first request
+        fresh = await client.get("/metrics")
         traceparent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-        client.post("/v1/embeddings", json={"model": MODEL, "input": ["a b", "c"]}, headers=traceparent)
-        client.post("/v1/embeddings", json={"model": "no such model", "input": "a"})
-        client.post("/v1/embeddings", json={"model": MODEL, "input": []})
-        client.post("/embeddings/", json={"input": ["d"]})
-        client.post("/rerank", json={"query": "a", "texts": ["b", "c", "d"]})
-        open_metrics = client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
-        return Scrapes(product, fresh, client.get("/metrics"), open_metrics)
+        await client.post("/v1/embeddings", json={"model": MODEL, "input": ["a b", "c"]}, headers=traceparent)
+        await client.post("/v1/embeddings", json={"model": "no such model", "input": "a"})
+        await client.post("/v1/embeddings", json={"model": MODEL, "input": []})
+        await client.post("/embeddings/", json={"input": ["d"]})
+        await client.post("/rerank", json={"query": "a", "texts": ["b", "c", "d"]})
+        open_metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
+        return Scrapes(product, fresh, await client.get("/metrics"), open_metrics)
 
 
 @pytest.fixture(scope="module", params=PRODUCTS, ids=lambda product: product or "none")
-def scrapes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scrapes:
-    return scrape(request.param, tmp_path_factory.mktemp("server"))
+def scrapes(request: pytest.FixtureRequest) -> Scrapes:
+    return asyncio.run(scrape(request.param))
 
 
 def types(scrape: httpx.Response) -> dict[str, str]:

@@ -94,17 +94,6 @@ async def test_patient_requests_wait_where_others_are_refused():
         await hurried.enter(patient=True)
 
 
-async def test_no_more_requests_wait_than_there_are_places():
-    """Each waiting request holds its body in memory."""
-    admission = Admission(1, queue_timeout_s=60)
-    await admission.enter()
-    waiter = await wait_for_place(admission)
-    with pytest.raises(Overloaded):
-        await admission.enter()
-    admission.leave()
-    await waiter
-
-
 async def test_a_cancelled_wait_loses_no_place():
     """The place goes to the next request, even if the cancelled one had just received it."""
     admission = Admission(3, queue_timeout_s=60)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 import pytest
@@ -22,7 +21,7 @@ from tests.engine.fakes import (
     source,
     spec,
 )
-from tests.engine.queue.test_worker import Desk, device_of, item
+from tests.engine.queue.test_worker import Desk, item, working
 
 from vectord.compute.backends.base import TokenBatch
 from vectord.config import EngineConfig
@@ -31,14 +30,12 @@ from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
 from vectord.engine.queue.devices import MAX_BLAMED, Device, Devices, DeviceStream, RunningBatch
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import MAX_HUNG, BatchOutcome, Worker
+from vectord.engine.queue.worker import MAX_HUNG
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
 from vectord.schema import ANYONE, EmbedRequest
 from vectord.text.sequence import Texts
 
 BUDGET = 64
-
-PATIENCE_S = 120.0
 
 
 def some(*streams: int, pipelined: bool = False) -> Devices:
@@ -143,31 +140,6 @@ def test_the_device_with_the_fewest_running_tokens_is_next():
     assert not devices.is_next(second)
     devices.lose([DeviceStream(first, 1)])
     assert devices.is_next(second)
-
-
-@asynccontextmanager
-async def working(*backends: FakeBackend, forward_timeout_s: float = 0.0) -> AsyncIterator[Desk]:
-    outcomes: asyncio.Queue[BatchOutcome] = asyncio.Queue()
-    changes: list[bool] = []
-    scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens) for backend in backends])
-    worker = Worker(
-        "m",
-        [device_of(backend, index) for index, backend in enumerate(backends)],
-        scheduler,
-        asyncio.get_running_loop(),
-        forward_timeout_s=forward_timeout_s,
-        deliver=outcomes.put_nowait,
-        stalled_changed=changes.append,
-    )
-    worker.start()
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield Desk(worker, outcomes, changes)
-    finally:
-        worker.stop()
-        for backend in backends:
-            backend.gate.set()
-        assert await asyncio.to_thread(worker.join, 60)
 
 
 def broken(tokens: TokenBatch) -> None:

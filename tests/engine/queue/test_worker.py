@@ -16,6 +16,8 @@ from vectord.engine.queue.worker import MAX_HUNG, BatchOutcome, Worker
 from vectord.errors import InferenceTimedOut
 from vectord.text.sequence import Texts
 
+PATIENCE_S = 120.0
+
 
 def item(text: str) -> Item:
     return Item(Texts.of([sequence_of(text)]), frozenset({"dense"}), "", "interactive")
@@ -44,27 +46,28 @@ class Desk:
 
 
 @asynccontextmanager
-async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits: float) -> AsyncIterator[Desk]:
+async def working(*backends: FakeBackend, forward_timeout_s: float = 0.0) -> AsyncIterator[Desk]:
+    """A worker with a device for each backend."""
     outcomes: asyncio.Queue[BatchOutcome] = asyncio.Queue()
     changes: list[bool] = []
-    scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens)], **limits)
-    loop = asyncio.get_running_loop()
     worker = Worker(
         "m",
-        [device_of(backend)],
-        scheduler,
-        loop,
+        [device_of(backend, index) for index, backend in enumerate(backends)],
+        Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens) for backend in backends]),
+        asyncio.get_running_loop(),
         forward_timeout_s=forward_timeout_s,
         deliver=outcomes.put_nowait,
         stalled_changed=changes.append,
     )
     worker.start()
     try:
-        yield Desk(worker, outcomes, changes)
+        async with asyncio.timeout(PATIENCE_S):
+            yield Desk(worker, outcomes, changes)
     finally:
         worker.stop()
-        backend.gate.set()
-        assert await asyncio.to_thread(worker.join, 10)
+        for backend in backends:
+            backend.gate.set()
+        assert await asyncio.to_thread(worker.join, 60)
 
 
 class UntidyBackend(FakeBackend):
