@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS
 
@@ -209,6 +209,7 @@ PIECES = st.sampled_from(
 )
 
 
+@settings(max_examples=200)
 @given(st.lists(PIECES | st.binary(min_size=1, max_size=2), max_size=30))
 def test_a_random_program_is_read_or_refused(pieces: list[bytes]) -> None:
     """Every program of known instructions gives tensors or ModelUnavailable."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.live import connected, form_of, get, live, post
 
@@ -277,6 +277,7 @@ def test_a_request_inside_another_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.data())
+@settings(max_examples=200)
 def test_any_segments(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(list(CORPUS)))
     request = CORPUS[name]
