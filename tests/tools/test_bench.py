@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from vectord.tools.bench import Figures, Tally
+from vectord.tools.bench import Figures, figures_of
 
 
 def figures(latencies_ms: list[float], failures: dict[str, int]) -> Figures:
-    tally = Tally(0, latencies_ms, failures)
-    return tally.figures("x", concurrency=1, units_per_request=4, wall_s=2.0, cpu_s=0.5)
+    return figures_of("x", latencies_ms, failures, concurrency=1, units_per_request=4, wall_s=2.0, cpu_s=0.5)
 
 
 def test_percentiles_are_interpolated() -> None:

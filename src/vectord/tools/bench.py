@@ -6,7 +6,8 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any
@@ -93,86 +94,87 @@ class Figures:
     failures: Mapping[str, int] = field(default_factory=dict)  # how often each failure occurred
 
 
-@dataclass(slots=True)
-class Tally:
-    """The requests to send, and the results of those that have ended."""
-
-    remaining: int
-    latencies_ms: list[float] = field(default_factory=list)
-    failures: dict[str, int] = field(default_factory=dict)
-
-    def take(self) -> bool:
-        """Reserve one request; False if none is left."""
-        if self.remaining == 0:
-            return False
-        self.remaining -= 1
-        return True
-
-    def fail(self, why: str) -> None:
-        self.failures[why] = self.failures.get(why, 0) + 1
-
-    def figures(
-        self, scenario: str, *, concurrency: int, units_per_request: int, wall_s: float, cpu_s: float
-    ) -> Figures:
-        ok, failed = len(self.latencies_ms), sum(self.failures.values())
-        wall_s = max(wall_s, 1e-9)
-        times: dict[str, float | None] = dict.fromkeys(("avg_ms", "p50_ms", "p95_ms", "p99_ms", "min_ms", "max_ms"))
-        if ok:
-            percentiles = np.percentile(self.latencies_ms, (50, 95, 99, 0, 100))
-            rounded = (round(float(ms), 3) for ms in (np.mean(self.latencies_ms), *percentiles))
-            times = dict(zip(times, rounded, strict=True))
-        return Figures(
-            scenario=scenario,
-            requests=ok + failed,
-            ok=ok,
-            failed=failed,
-            concurrency=concurrency,
-            wall_s=round(wall_s, 4),
-            requests_per_s=round(ok / wall_s, 2),
-            units_per_s=round(ok * units_per_request / wall_s, 2),
-            **times,
-            client_busy=round(min(cpu_s / wall_s, 1.0), 3),
-            failures=self.failures,
-        )
+def figures_of(
+    scenario: str,
+    latencies_ms: Sequence[float],
+    failures: Mapping[str, int],
+    *,
+    concurrency: int,
+    units_per_request: int,
+    wall_s: float,
+    cpu_s: float,
+) -> Figures:
+    """latencies_ms: of the successful requests. failures: how often each occurred."""
+    ok, failed = len(latencies_ms), sum(failures.values())
+    wall_s = max(wall_s, 1e-9)
+    times: dict[str, float | None] = dict.fromkeys(("avg_ms", "p50_ms", "p95_ms", "p99_ms", "min_ms", "max_ms"))
+    if ok:
+        percentiles = np.percentile(latencies_ms, (50, 95, 99, 0, 100))
+        rounded = (round(float(ms), 3) for ms in (np.mean(latencies_ms), *percentiles))
+        times = dict(zip(times, rounded, strict=True))
+    return Figures(
+        scenario=scenario,
+        requests=ok + failed,
+        ok=ok,
+        failed=failed,
+        concurrency=concurrency,
+        wall_s=round(wall_s, 4),
+        requests_per_s=round(ok / wall_s, 2),
+        units_per_s=round(ok * units_per_request / wall_s, 2),
+        **times,
+        client_busy=round(min(cpu_s / wall_s, 1.0), 3),
+        failures=dict(failures),
+    )
 
 
 def put_load(
     scenario: str,
     server: ProbedServer,
-    path: str,
-    bodies: Iterator[object],
+    chosen: Scenario,
     *,
     requests: int,
     concurrency: int,
     warmup: int,
     units_per_request: int,
-    report: Callable[[int], None] = lambda done: None,
+    report: Callable[[int], None],
 ) -> Figures:
     """Send `requests` requests, each with the next body, after `warmup` uncounted ones.
 
-    bodies: at least warmup + requests. report: receives the number of finished requests.
+    report: receives the number of finished requests.
     """
 
-    async def run(tally: Tally, report: Callable[[int], None]) -> None:
+    def send(count: int, report: Callable[[int], None]) -> tuple[list[float], Counter[str]]:
+        latencies_ms: list[float] = []
+        failures: Counter[str] = Counter()
+        remaining = iter(range(count))
+
         async def work() -> None:
-            while tally.take():
-                body = json.dumps(next(bodies)).encode()
+            for _ in remaining:
+                body = json.dumps(next(chosen.bodies)).encode()
                 began_s = time.perf_counter()
-                reply = await server.exchange("POST", path, body)
+                reply = await server.exchange("POST", chosen.path, body)
                 if reply.status == 200:
-                    tally.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
+                    latencies_ms.append((time.perf_counter() - began_s) * 1e3)
                 else:
-                    tally.fail(f"status {reply.status}" if reply.status else reply.summary())
-                report(len(tally.latencies_ms) + sum(tally.failures.values()))
+                    failures[f"status {reply.status}" if reply.status else reply.summary()] += 1
+                report(len(latencies_ms) + failures.total())
 
-        await asyncio.gather(*(work() for _ in range(min(concurrency, tally.remaining))))
+        async def run() -> None:
+            await asyncio.gather(*(work() for _ in range(min(concurrency, count))))
 
-    if warmup:
-        run_blocking(run(Tally(warmup), lambda done: None))
-    tally = Tally(requests)
+        run_blocking(run())
+        return latencies_ms, failures
+
+    send(warmup, lambda done: None)
     began_s, cpu_began_s = time.perf_counter(), time.process_time()
-    run_blocking(run(tally, report))
+    latencies_ms, failures = send(requests, report)
     wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
-    return tally.figures(
-        scenario, concurrency=concurrency, units_per_request=units_per_request, wall_s=wall_s, cpu_s=cpu_s
+    return figures_of(
+        scenario,
+        latencies_ms,
+        failures,
+        concurrency=concurrency,
+        units_per_request=units_per_request,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
     )

@@ -129,8 +129,7 @@ def command(
                 figures = put_load(
                     name,
                     server,
-                    chosen.path,
-                    chosen.bodies,
+                    chosen,
                     requests=requests,
                     concurrency=concurrency,
                     warmup=warmup,

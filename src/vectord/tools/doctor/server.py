@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,58 +45,33 @@ class Failed(Exception):
     """The server has this feature, and its response is wrong. The message describes the response."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The server under test, and the routes that it answers for the model."""
-
-    server: ProbedServer
-    embed_route: ProbedRoute | None
-    rerank_route: ProbedRoute | None
-
-    @property
-    def embeds(self) -> ProbedRoute:
-        if self.embed_route is None:
-            raise NotOffered("no route returns vectors")
-        return self.embed_route
-
-    @property
-    def reranks(self) -> ProbedRoute:
-        if self.rerank_route is None:
-            raise NotOffered("no route returns scores")
-        return self.rerank_route
-
-
-TESTS: dict[str, Callable[[Subject], None]] = {}
-
-
-def _test(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
-    """Add the function to TESTS."""
-
-    def add(run: Callable[[Subject], None]) -> Callable[[Subject], None]:
-        TESTS[name] = run
-        return run
-
-    return add
-
-
 def test_server(server: ProbedServer, model: str | None) -> Iterator[Finding]:
     """Run all tests; yields each finding as soon as its test ends. model: None is the first that the server lists."""
     model = model or server.find_model()
-    subject = Subject(server, find_embed_route(server, model), find_rerank_route(server, model))
-    for name, run in TESTS.items():
-        try:
-            run(subject)
-        except NotOffered as reason:
-            yield Finding(name, "not offered", str(reason))
-        except Failed as reason:
-            yield Finding(name, "failed", str(reason))
-        else:
-            yield Finding(name, "passed")
-    if subject.embed_route is not None:
+    embeds, reranks = find_embed_route(server, model), find_rerank_route(server, model)
+    groups: Sequence[tuple[Mapping[str, Callable[[Any], None]], ProbedServer | ProbedRoute | None, str]] = (
+        (OF_SERVER, server, ""),
+        (OF_VECTORS, embeds, "no route returns vectors"),
+        (OF_SCORES, reranks, "no route returns scores"),
+        ({"healthy at the end": _healthy}, server, ""),
+    )
+    for tests, subject, missing in groups:
+        for name, run in tests.items():
+            try:
+                if subject is None:
+                    raise NotOffered(missing)
+                run(subject)
+            except NotOffered as reason:
+                yield Finding(name, "not offered", str(reason))
+            except Failed as reason:
+                yield Finding(name, "failed", str(reason))
+            else:
+                yield Finding(name, "passed")
+    if embeds is not None:
         answer = server.get("/vectord/models").json()  # no models for another product
         rows = answer.get("models") if isinstance(answer, dict) else None
         facts = next((row for row in rows or () if isinstance(row, dict) and row.get("name") == model), {})
-        vectors = subject.embed_route.embed(GOLDEN_TEXTS)[1]
+        vectors = embeds.embed(GOLDEN_TEXTS)[1]
         if vectors is not None:
             yield compare_with_stored(str(facts.get("model_id", model)), str(facts.get("dtype")), vectors)
 
@@ -110,37 +85,26 @@ def _require(holds: object, why: str) -> None:
 # --- the server -----------------------------------------------------------------------------------------------
 
 
-def _require_ok(subject: Subject, path: str) -> None:
-    reply = subject.server.get(path)
+def _healthy(server: ProbedServer, path: str = "/health") -> None:
+    reply = server.get(path)
     if reply.status in (404, 405):
         raise NotOffered(f"GET {path} is {reply.status}")
     _require(reply.status in (200, 204), f"GET {path}: {reply.summary()}")
 
 
-@_test("healthy")
-def _healthy(subject: Subject) -> None:
-    _require_ok(subject, "/health")
-
-
-@_test("ready")
-def _ready(subject: Subject) -> None:
-    _require_ok(subject, "/health/ready")
-
-
-@_test("a request without the token is refused")
-def _requires_token(subject: Subject) -> None:
-    if subject.server.token is None:
+def _requires_token(embeds: ProbedRoute) -> None:
+    if embeds.server.token is None:
         raise NotOffered("no --token to test")
-    body = json.dumps(subject.embeds.body(["x"])).encode()
-    reply = subject.server.send("POST", subject.embeds.form.path, body, with_token=False)
+    body = json.dumps(embeds.body(["x"])).encode()
+    reply = embeds.server.send("POST", embeds.form.path, body, with_token=False)
     _require(reply.status in (401, 403), reply.summary())
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def _vectors_of(subject: Subject, texts: Sequence[str]) -> FloatArray:
-    reply, vectors = subject.embeds.embed(texts)
+def _vectors_of(embeds: ProbedRoute, texts: Sequence[str]) -> FloatArray:
+    reply, vectors = embeds.embed(texts)
     if vectors is None:
         raise Failed(f"no finite vector for each of {len(texts)} texts: {reply.summary()}")
     return vectors
@@ -153,35 +117,30 @@ def _require_same(
     _require(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
 
 
-@_test("one finite vector for each text")
-def _one_vector_per_text(subject: Subject) -> None:
-    _require(np.linalg.norm(_vectors_of(subject, TEXTS), axis=1).all(), "a vector of zeros")
+def _one_vector_per_text(embeds: ProbedRoute) -> None:
+    _require(np.linalg.norm(_vectors_of(embeds, TEXTS), axis=1).all(), "a vector of zeros")
 
 
-@_test("a text alone gets the vector that it gets in a batch")
-def _alone_and_in_batch(subject: Subject) -> None:
-    alone = [_vectors_of(subject, [text])[0] for text in TEXTS]
-    _require_same(alone, _vectors_of(subject, TEXTS), "a text alone and in a batch")
+def _alone_and_in_batch(embeds: ProbedRoute) -> None:
+    alone = [_vectors_of(embeds, [text])[0] for text in TEXTS]
+    _require_same(alone, _vectors_of(embeds, TEXTS), "a text alone and in a batch")
 
 
-@_test("results keep the order of the texts")
-def _order(subject: Subject) -> None:
-    rotated = _vectors_of(subject, (*TEXTS[1:], TEXTS[0]))
-    _require_same(_vectors_of(subject, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
+def _order(embeds: ProbedRoute) -> None:
+    rotated = _vectors_of(embeds, (*TEXTS[1:], TEXTS[0]))
+    _require_same(_vectors_of(embeds, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
 
 
-@_test("similar texts are closer than dissimilar ones")
-def _similarity(subject: Subject) -> None:
-    cat, *others = _vectors_of(subject, TEXTS)
+def _similarity(embeds: ProbedRoute) -> None:
+    cat, *others = _vectors_of(embeds, TEXTS)
     near, far = row_cosines(np.stack([cat, cat]), np.stack(others))
     _require(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
 
 
-@_test(f"{CLIENTS} concurrent clients get their own results, or are refused")
-def _concurrent_clients(subject: Subject) -> None:
+def _concurrent_clients(embeds: ProbedRoute) -> None:
     texts = [f"{TEXTS[i % 3]} Number {i}." for i in range(CLIENTS)]
-    expected = _vectors_of(subject, texts)
-    answers = _embed_at_once(subject, texts)
+    expected = _vectors_of(embeds, texts)
+    answers = _embed_at_once(embeds, texts)
     _require(any(reply.status == 200 for reply, _ in answers), f"none of {CLIENTS} was answered")
     for vector, (reply, vectors) in zip(expected, answers, strict=True):
         if vectors is not None:
@@ -190,17 +149,15 @@ def _concurrent_clients(subject: Subject) -> None:
             _require(reply.status in BUSY, f"no finite vector: {reply.summary()}")
 
 
-@_test("long texts of concurrent clients are embedded or refused")
-def _long_texts(subject: Subject) -> None:
+def _long_texts(embeds: ProbedRoute) -> None:
     """On several streams of the model at once, if it reads that many tokens."""
     texts = [f"{i} " + "word " * LONG_WORDS for i in range(LONG_CLIENTS)]
-    for reply, vectors in _embed_at_once(subject, texts):
+    for reply, vectors in _embed_at_once(embeds, texts):
         _require(vectors is not None or 400 <= reply.status < 500 or reply.status in BUSY, reply.summary())
 
 
-def _embed_at_once(subject: Subject, texts: Sequence[str]) -> list[tuple[ProbeReply, FloatArray | None]]:
+def _embed_at_once(embeds: ProbedRoute, texts: Sequence[str]) -> list[tuple[ProbeReply, FloatArray | None]]:
     """Each text in a request of its own."""
-    embeds = subject.embeds
     with ThreadPoolExecutor(len(texts)) as pool:
         return list(pool.map(lambda text: embeds.embed([text]), texts))
 
@@ -208,25 +165,33 @@ def _embed_at_once(subject: Subject, texts: Sequence[str]) -> list[tuple[ProbeRe
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-def _scores(subject: Subject) -> dict[int, float]:
-    reply, scores = subject.reranks.rerank(QUERY, PASSAGES)
+def _scores(reranks: ProbedRoute) -> dict[int, float]:
+    reply, scores = reranks.rerank(QUERY, PASSAGES)
     if scores is None:
         raise Failed(f"no finite score for each passage: {reply.summary()}")
     return scores
 
 
-@_test("the relevant passage ranks first")
-def _relevant_first(subject: Subject) -> None:
-    scores = _scores(subject)
+def _relevant_first(reranks: ProbedRoute) -> None:
+    scores = _scores(reranks)
     best = max(scores, key=lambda index: scores[index])
     _require(best == RELEVANT, f"its score is {scores[RELEVANT]:.4f}, another passage's is {scores[best]:.4f}")
 
 
-@_test("the same pairs get the same scores")
-def _same_scores(subject: Subject) -> None:
-    one, other = _scores(subject), _scores(subject)
+def _same_scores(reranks: ProbedRoute) -> None:
+    one, other = _scores(reranks), _scores(reranks)
     difference = max(abs(one[index] - other[index]) for index in one)
     _require(difference <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {difference:.4f}")
 
 
-_test("healthy at the end")(_healthy)
+OF_SERVER = {"healthy": _healthy, "ready": lambda server: _healthy(server, "/health/ready")}
+OF_VECTORS = {
+    "a request without the token is refused": _requires_token,
+    "one finite vector for each text": _one_vector_per_text,
+    "a text alone gets the vector that it gets in a batch": _alone_and_in_batch,
+    "results keep the order of the texts": _order,
+    "similar texts are closer than dissimilar ones": _similarity,
+    f"{CLIENTS} concurrent clients get their own results, or are refused": _concurrent_clients,
+    "long texts of concurrent clients are embedded or refused": _long_texts,
+}
+OF_SCORES = {"the relevant passage ranks first": _relevant_first, "the same pairs get the same scores": _same_scores}
