@@ -1,9 +1,12 @@
 """Settings of every test process and of the servers that it starts."""
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 
+import pytest
 from tests.programs import add_to_path
 from tests.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 
@@ -30,3 +33,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Ubuntu's umask lets the group write the key files of tests, which the server refuses.
 os.umask(0o022)
+
+
+@pytest.fixture
+def same_log() -> Iterator[None]:
+    """Restores the logging configuration afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)

@@ -7,17 +7,19 @@ import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import zstandard
 
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkJob, RetryLater, TextsRefused
+from vectord.bulk.job import BulkJob, RetryLater, Stopped, TextsRefused
 from vectord.bulk.outputs import format_of_output
 from vectord.bulk.pipeline import PROBE, Pipeline, Summary
 from vectord.bulk.progress import JobProgress
@@ -47,9 +49,11 @@ class FakeEmbedder:
         self.before = before
         self.seen: list[str | Media] = []
         self.modalities = ["text", "image"]
+        self.max_inputs = 2048
 
     async def facts(self) -> ModelFacts:
-        return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH, modalities=self.modalities)
+        facts = {"max_inputs": self.max_inputs, "modalities": self.modalities}
+        return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH, **facts)
 
     async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
         if any("whole" in text for text in texts):
@@ -93,6 +97,15 @@ async def run_pipeline(pipeline: Pipeline, embedder: FakeEmbedder, patience_s: f
 async def run_job(source: Path | str, out: Path, embedder: FakeEmbedder | None = None, **options: Any) -> Summary:
     job = job_of(source, out, **options)
     return await run_pipeline(Pipeline(find_source(job)), embedder or FakeEmbedder())
+
+
+async def stop_job(job: BulkJob, content: str | Media) -> None:
+    """Run the job until a request has this text or page, then stop it."""
+    pipeline = Pipeline(find_source(job))
+    embedder = FakeEmbedder(before=lambda inputs: pipeline.stop(SIGTERM) if content in inputs else None)
+    with pytest.raises(Stopped) as stopped:
+        await run_pipeline(pipeline, embedder)
+    assert stopped.value.signal == SIGTERM
 
 
 def rows_of(count: int) -> list[dict[str, Any]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +16,11 @@ from vectord.config.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with in.jsonl and in.csv. Restores the logging configuration afterwards."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_log: None) -> None:
+    """A folder with in.jsonl and in.csv."""
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path / "in.jsonl", rows_of(20))
     write_input(tmp_path / "in.csv", rows_of(20))
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def test_a_job_prints_its_summary_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,10 +122,13 @@ def test_options_of_bulk_hide_no_setting() -> None:
 
 
 def test_a_model_that_is_not_opened_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """--model chooses among the models after OUT, and opens none."""
+    """--model chooses among the models after OUT, and opens none; without it, one of them must make the vectors."""
     minilm_folder(Path("other"))
     assert run(["bulk", "in.jsonl", "out.jsonl", "./other", "--model", "./mine", "--backend", "openvino"]) == 1
-    assert "no ./mine among the models of this process, other; name the model after OUT" in capsys.readouterr().err
+    where = "of this process (named after OUT)"
+    assert f"--model: ./mine is none of the models {where}: other\n" in capsys.readouterr().err
+    assert run(["bulk", "in.jsonl", "out.jsonl", "./other", "--outputs", "colbert", "--backend", "openvino"]) == 1
+    assert f"--outputs: no model {where} makes colbert vectors; other makes dense\n" in capsys.readouterr().err
 
 
 def test_a_failed_row_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

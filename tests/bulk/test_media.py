@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.bulk.makers import FakeEmbedder, job_of, read_output, run_job, run_pipeline, vector_of, write_input
+from tests.bulk.makers import FakeEmbedder, job_of, read_output, run_job, run_pipeline, stop_job, vector_of, write_input
 from tests.pdfs import encrypted_pdf, pdf_of
 from tests.real_server import running
 from tests.towers import image_of, media_of, write_towers
@@ -19,7 +19,7 @@ from vectord import Client, Embedder
 from vectord.bulk import pipeline
 from vectord.bulk.database import DatabaseOutput, StoredRow
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkFailed, BulkJob, Stopped
+from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.pipeline import Pipeline
 from vectord.bulk.remote import RemoteEmbedder
 from vectord.errors import ConfigError
@@ -92,10 +92,7 @@ async def test_a_model_of_texts_is_refused_before_the_first_row(folder: Path, tm
 
 async def test_an_interrupted_job_embeds_only_the_missing_pages(folder: Path, tmp_path: Path) -> None:
     """A part may end within a PDF."""
-    job = Pipeline(find_source(job_of(folder, tmp_path / "out.jsonl", part_rows=2)))
-    interrupted = FakeEmbedder(before=lambda inputs: job.stop(15) if ROWS[4][2] in inputs else None)
-    with pytest.raises(Stopped):
-        await run_pipeline(job, interrupted)
+    await stop_job(job_of(folder, tmp_path / "out.jsonl", part_rows=2), ROWS[4][2])
     rest = FakeEmbedder()
     summary = await run_job(folder, tmp_path / "out.jsonl", rest, part_rows=2)
     assert 0 < summary.resumed_from == len(ROWS) - len(rest.seen)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vectord.bulk.job import ERROR, BulkFailed, BulkJob
-from vectord.bulk.outputs import FileFormat, VectorWidths
+from vectord.bulk.outputs import FileFormat
 from vectord.bulk.rows import (
     Array,
     EmbeddedRows,
@@ -33,7 +33,7 @@ from vectord.bulk.rows import (
     dense_rows,
     each_row,
     errors_of,
-    first_rows,
+    first_columns,
     numbers_of,
 )
 from vectord.schema import Sparse
@@ -52,22 +52,15 @@ class ArrowFormat(FileFormat):
         self._schema: Any = None
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
-        first, rows = first_rows(rows)
-        if first and isinstance(first[0].columns, pa.RecordBatch):
-            self._kept = first[0].columns.schema
-        else:
-            mappings = [row for group in first for row in group.mappings()]
-            values = {
-                name: [row.get(name) for row in mappings] for name in dict.fromkeys(chain.from_iterable(mappings))
-            }
-            as_text = self._job.columns_as_text
-            self._kept = pa.schema(
-                [(name, pa.string() if as_text else _type_of(some)) for name, some in values.items()]
-            )
+        found, rows = first_columns(rows)
+        if isinstance(found, dict):
+            text = pa.string() if self._job.columns_as_text else None
+            found = pa.schema([(name, text or _type_of(values)) for name, values in found.items()])
+        self._kept = found
         self._job.check_columns(self._kept.names)
         return rows
 
-    def start(self, widths: VectorWidths, facts: Mapping[str, Any]) -> None:
+    def start(self, widths: Mapping[str, int], facts: Mapping[str, Any]) -> None:
         super().start(widths, facts)
         added = [pa.field(name, array.type) for name, array in self._added(())]
         metadata = {**(self._kept.metadata or {}), METADATA: msgspec.json.encode(facts)}
@@ -121,18 +114,18 @@ class ArrowFormat(FileFormat):
         for kind in self._job.kinds:
             name = self._job.name_of(kind)
             if kind == "dense":
-                width = self._widths.dense
+                width = self._widths["dense"]
                 dense = dense_rows(rows, width, self._job.dense_dtype)
                 yield name, pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), width, mask=failed)
             elif kind == "sparse":
                 yield name, sparse_column(each_row(rows, "sparse"))
             elif kind == "muvera":
-                width = self._widths.muvera
+                width = self._widths["muvera"]
                 encodings = dense_rows(rows, width, np.float32, "muvera").reshape(-1)
                 yield name, pa.FixedSizeListArray.from_arrays(pa.array(encodings), width, mask=failed)
             else:
                 dtype = self._job.colbert_dtype
-                yield name, token_vectors_column(each_row(rows, "colbert"), self._widths.colbert, dtype)
+                yield name, token_vectors_column(each_row(rows, "colbert"), self._widths["colbert"], dtype)
         if self._job.on_error == "null":
             yield self._job.name_of(ERROR), pa.array(errors, pa.string())
 

@@ -12,7 +12,6 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from mmap import mmap
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +22,7 @@ import msgspec
 
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.job import CHUNK_COLUMNS, ERROR, FINGERPRINT, BulkFailed, BulkJob, Manifest, RetryLater
-from vectord.bulk.outputs import BulkOutput, VectorWidths
+from vectord.bulk.outputs import BulkOutput
 from vectord.bulk.rows import (
     EmbeddedRows,
     RowKey,
@@ -31,7 +30,7 @@ from vectord.bulk.rows import (
     chunk_columns,
     each_row,
     errors_of,
-    first_rows,
+    first_columns,
     numbers_of,
 )
 from vectord.errors import ConfigError
@@ -82,14 +81,8 @@ class DatabaseOutput(BulkOutput):
         self._seen = mmap(-1, SEEN_BITS // 8)
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
-        first, rows = first_rows(rows)
-        columns: dict[str, Sequence[Any]]
-        if isinstance(table := first[0].columns, list):
-            mappings = [row for group in first for row in group.mappings()]
-            names = dict.fromkeys(chain.from_iterable(mappings))
-            columns = {name: [row.get(name) for row in mappings] for name in names}
-        else:
-            columns = {field.name: str(field.type) for field in table.schema}
+        found, rows = first_columns(rows)
+        columns = found if isinstance(found, dict) else {field.name: str(field.type) for field in found}
         self._job.check_columns(columns)
         self._has_id = self._id in columns
         if not self._has_id and self._job.id_column is not None:
@@ -110,17 +103,16 @@ class DatabaseOutput(BulkOutput):
         if "dense" in self._job.kinds and dimensions:
             self._add_vector("dense", dimensions)
 
-    def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
+    def start(self, manifest: Manifest, widths: Mapping[str, int], facts: Mapping[str, Any]) -> frozenset[int]:
         options = [manifest.options[name] for name in OPTIONS]
         form = self._job.multivectors
         chunk = [] if self._job.chunk is None else [self._job.chunk]
         self._salt = msgspec.json.encode(
             [manifest.space, self._job.kinds, options, *([] if form == COLBERT_ROWS else [form]), *chunk]
         )
-        found = {"dense": widths.dense * (8 if self._job.numbers == "ubinary" else 1)}
-        found |= {"colbert": widths.colbert, "muvera": widths.muvera}
         for kind in self._job.kinds:
-            self._add_vector(kind, found.get(kind, 0))
+            is_packed = kind == "dense" and self._job.numbers == "ubinary"
+            self._add_vector(kind, widths[kind] * (8 if is_packed else 1))
         self._create()
         return frozenset()
 

@@ -6,14 +6,14 @@ Called on the event loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
-from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, TextsRefused
+from vectord.bulk.job import KINDS, BulkFailed, BulkJob, RetryLater, TextsRefused
 from vectord.bulk.rows import TextVectors
 from vectord.engine.client import EngineClient
 from vectord.errors import InvalidRequest, Overloaded, Unavailable, VectordError
@@ -71,24 +71,25 @@ def precision_of(job: BulkJob) -> Precision:
     return "float" if job.numbers in {"float32", "float16"} else job.numbers  # type: ignore[return-value]
 
 
-def facts_of(found: Mapping[str, Any], max_inputs: int) -> ModelFacts:
-    """found: an entry of /vectord/models, or the same fields from the engine."""
-    known = {name: found[name] for name in ModelFacts.__dataclass_fields__ if name in found}
-    return ModelFacts(**{**known, "model": found["name"], "max_inputs": max_inputs})
+def facts_of(job: BulkJob, models: Sequence[Mapping[str, Any]], max_inputs: int, where: str) -> ModelFacts:
+    """Of the model of --model, or of the first one with the job's outputs, a failed one last. Raises BulkFailed.
 
-
-def find_model(job: BulkJob, models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The model of --model, or the first one with the job's outputs, a failed one last. models: as in `facts_of`."""
-    outputs = job.model_outputs
-    found = [
-        one for one in models if one["name"] == job.model or (job.model is None and outputs <= set(one["outputs"]))
-    ]
-    return min(found, key=lambda one: one["state"] == "failed", default=None)
-
-
-def model_description(job: BulkJob) -> str:
-    """The criterion of `find_model`, for messages."""
-    return job.model or f"model that makes {' and '.join(sorted(job.model_outputs))} vectors"
+    models: entries of /vectord/models, or the same fields from the engine. where: they are, for the error.
+    """
+    if job.model is None:
+        found = [one for one in models if job.model_outputs <= set(one["outputs"])]
+        made = (f"{one['name']} makes {', '.join(sorted({*KINDS} & {*one['outputs']})) or 'none'}" for one in models)
+        outputs = " and ".join(sorted(job.model_outputs))
+        problem = f"--outputs: no model of {where} makes {outputs} vectors; {', '.join(made)}"
+    else:
+        found = [one for one in models if one["name"] == job.model]
+        names = ", ".join(one["name"] for one in models)
+        problem = f"--model: {job.model} is none of the models of {where}: {names}"
+    if not found:
+        raise BulkFailed(problem)
+    one = min(found, key=lambda one: one["state"] == "failed")
+    known = {name: one[name] for name in ModelFacts.__dataclass_fields__ if name in one}
+    return ModelFacts(**{**known, "model": one["name"], "max_inputs": max_inputs})
 
 
 class LocalEngine(EngineClient, Protocol):
@@ -116,27 +117,21 @@ class EngineEmbedder:
     def model(self) -> ModelFacts:
         """Of the job's model, which need not be loaded. Raises BulkFailed if there is none."""
         found = self._engine.models(CALLER)
-        info = find_model(self._job, map(msgspec.structs.asdict, found.models))
-        if info is None:
-            names = ", ".join(one.name for one in found.models)
-            raise BulkFailed(
-                f"--model: no {model_description(self._job)} among the models of this process, {names}; name the model "
-                "after OUT"
-            )
-        return facts_of(info, found.limits.max_inputs_per_request)
+        models = [msgspec.structs.asdict(one) for one in found.models]
+        where = "this process (named after OUT)"
+        return facts_of(self._job, models, found.limits.max_inputs_per_request, where)
 
     async def facts(self) -> ModelFacts:
         facts = self.model()
         self._model = facts.model  # without --model: another model may load during the job
         for one in self._engine.models(CALLER).models:
-            if one.state == "failed" and one.name == facts.model:
-                raise BulkFailed(self._failure(one.name))
             if one.state == "failed":
-                log.warning("%s", self._failure(one.name))
+                cause = self._engine.failure(one.name) or "the log has the reason"
+                failure = f"{one.name} could not be loaded: {cause}"
+                if one.name == facts.model:
+                    raise BulkFailed(failure)
+                log.warning("%s", failure)
         return facts
-
-    def _failure(self, name: str) -> str:
-        return f"{name} could not be loaded: {self._engine.failure(name) or 'the log has the reason'}"
 
     async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
         request = DocumentsRequest(

@@ -19,7 +19,7 @@ import msgspec
 
 from vectord.bulk.inputs import Store, connect_store
 from vectord.bulk.job import BulkFailed, BulkJob, Manifest
-from vectord.bulk.outputs import BulkOutput, FileFormat, VectorWidths
+from vectord.bulk.outputs import BulkOutput, FileFormat
 from vectord.bulk.rows import EmbeddedRows, Rows
 from vectord.config.sources import without_password
 from vectord.errors import ConfigError
@@ -56,7 +56,7 @@ class JobFolder(BulkOutput):
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         return self._format.begin(rows)
 
-    def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
+    def start(self, manifest: Manifest, widths: Mapping[str, int], facts: Mapping[str, Any]) -> frozenset[int]:
         """Raises ConfigError if another process works on the folder, or it belongs to another job or cannot be
         written."""
         self._format.start(widths, facts)

@@ -13,11 +13,10 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import IO, Any, TypeAlias, get_args
@@ -112,13 +111,16 @@ def find_source(job: BulkJob) -> InputSource:
         source = InputSource(replace(job, has_pages=job.images), job.input_format, None, "", has_media=job.images)
     else:
         digest, size_bytes = hashlib.blake2b(digest_size=16), 0
-        suffixes = set()
+        suffixes: set[str] = set()
+        names: list[str] = []  # the first two
         for file in _files(job.source):
+            names = [*names, file.name][:2]
             suffixes.add(format_of_name(file.name)[0])
             size_bytes += file.size_bytes
             identity = f"{file.name}\0{file.size_bytes}\0{file.version}\0"
             digest.update(identity.encode("utf-8", "surrogateescape"))
-        format_ = job.input_format or _format_of(job.source)
+        is_file = names == [PurePosixPath(job.source).name]
+        format_ = job.input_format or _format_of(job.source, suffixes, is_file=is_file)
         job = replace(job, has_pages=job.images or (format_ == "files" and ".pdf" in suffixes))
         has_media = job.images or (format_ == "files" and not suffixes.isdisjoint(MEDIA))
         source = InputSource(job, format_, size_bytes, digest.hexdigest(), not suffixes <= MEDIA, has_media)
@@ -206,10 +208,9 @@ def _local_file(path: Path, name: str) -> InputFile:
     return InputFile(name, found.st_size, str(found.st_mtime_ns), partial(path.open, "rb"))
 
 
-def _format_of(source: str) -> InputFormat:
+def _format_of(source: str, suffixes: Collection[str], *, is_file: bool) -> InputFormat:
     """The format of a file or of all files in a folder. Files of unknown formats and .txt are whole texts there."""
-    suffixes = {format_of_name(file.name)[0] for file in _files(source)}
-    if [file.name for file in islice(_files(source), 2)] == [PurePosixPath(source).name]:
+    if is_file:
         (suffix,) = suffixes
         if suffix in MEDIA:
             return "files"

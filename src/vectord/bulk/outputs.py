@@ -10,7 +10,6 @@ import gzip
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -44,15 +43,6 @@ NPY_HEADER_BYTES = 128  # enough for any number of rows
 COPY_BYTES = 4 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class VectorWidths:
-    """The numbers of a vector, 0 for kinds without it; bytes of a ubinary vector."""
-
-    dense: int
-    colbert: int  # of the vector of one token
-    muvera: int
-
-
 class BulkOutput(ABC):
     """Where the rows of a job go: the folder of their parts, or a database. Called in threads, one call at a time.
 
@@ -70,7 +60,7 @@ class BulkOutput(ABC):
         return
 
     @abstractmethod
-    def start(self, manifest: Manifest, widths: VectorWidths, facts: Mapping[str, Any]) -> frozenset[int]:
+    def start(self, manifest: Manifest, widths: Mapping[str, int], facts: Mapping[str, Any]) -> frozenset[int]:
         """The finished parts. facts: of the model. Raises ConfigError if the output belongs to another job."""
 
     def new_rows(self, rows: Rows) -> Rows:
@@ -100,13 +90,13 @@ class FileFormat(ABC):
     def __init__(self, job: BulkJob, suffix: str) -> None:
         self.suffix = suffix
         self._job = job
-        self._widths = VectorWidths(0, 0, 0)
+        self._widths: Mapping[str, int] = {}  # of `TextVectors.widths`
 
     def begin(self, rows: Iterator[Rows]) -> Iterator[Rows]:
         """As `BulkOutput.begin`."""
         return rows
 
-    def start(self, widths: VectorWidths, facts: Mapping[str, Any]) -> None:
+    def start(self, widths: Mapping[str, int], facts: Mapping[str, Any]) -> None:
         """Called before `open`. facts: of the model, for the metadata of a table."""
         self._widths = widths
 
@@ -204,9 +194,9 @@ class JsonLinesFormat(FileFormat):
 
     def _vectors(self, kind: str, part: Sequence[EmbeddedRows]) -> Sequence[Any]:
         if kind == "dense":
-            return list(dense_rows(part, self._widths.dense, self._job.dense_dtype))
+            return list(dense_rows(part, self._widths["dense"], self._job.dense_dtype))
         if kind == "muvera":
-            return list(dense_rows(part, self._widths.muvera, np.float32, "muvera"))
+            return list(dense_rows(part, self._widths["muvera"], np.float32, "muvera"))
         if kind == "sparse":
             return [
                 None if one is None else {"indices": one.indices.tolist(), "values": one.values.tolist()}
@@ -226,10 +216,10 @@ class NpyFormat(FileFormat):
         return file
 
     def write(self, file: Any, rows: Sequence[EmbeddedRows]) -> None:
-        file.write(dense_rows(rows, self._widths.dense, self._job.dense_dtype).tobytes())
+        file.write(dense_rows(rows, self._widths["dense"], self._job.dense_dtype).tobytes())
 
     def close(self, file: Any) -> None:
-        dtype, width = self._job.dense_dtype, self._widths.dense
+        dtype, width = self._job.dense_dtype, self._widths["dense"]
         rows = (file.tell() - NPY_HEADER_BYTES) // (width * dtype.itemsize)
         fields = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({rows}, {width}), }}"
         length = NPY_HEADER_BYTES - 10

@@ -22,7 +22,7 @@ from vectord.bulk.embedder import BulkEmbedder, ModelFacts
 from vectord.bulk.folder import JobFolder
 from vectord.bulk.inputs import InputSource
 from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped, TextsRefused
-from vectord.bulk.outputs import BulkOutput, VectorWidths, file_format_of
+from vectord.bulk.outputs import BulkOutput, file_format_of
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextChunk, chunk_rows
 from vectord.bulk.writer import Divider, PartRows, PartWriter
@@ -38,6 +38,8 @@ IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTE
 # ColBERT vectors are a hundred times as large, and one response holds only a limited number.
 COLBERT_REQUEST = RowLimits(rows=32, characters=16_000)
 COLBERT_IN_FLIGHT = RowLimits(rows=2048, characters=256_000, size_bytes=COLUMNS_BYTES)
+
+MILLION = 10**6
 
 PROBE = "vectord"  # a text whose vectors show the model's vector space and widths before the job begins
 
@@ -62,26 +64,6 @@ class Summary:
     parts: int  # of IN
     missing: int  # parts that other shards have not finished yet
     resumed_from: int  # rows that earlier runs had written
-
-
-class InFlight:
-    """Limits the rows in flight. A group that exceeds the limits is admitted alone."""
-
-    def __init__(self, limits: RowLimits) -> None:
-        self._budgets = Budget(limits.rows), Budget(limits.characters), Budget(limits.size_bytes)
-
-    async def acquire(self, rows: Rows) -> None:
-        """Returns when the rows fit."""
-        for budget, amount in zip(self._budgets, _amounts(rows), strict=True):
-            await budget.wait(amount)
-
-    def release(self, rows: Rows) -> None:
-        for budget, amount in zip(self._budgets, _amounts(rows), strict=True):
-            budget.release(amount)
-
-
-def _amounts(rows: Rows) -> tuple[int, int, int]:
-    return len(rows), rows.characters, rows.size_bytes
 
 
 class Retrying:
@@ -121,7 +103,8 @@ class Pipeline:
         self._job = job = source.job
         self._source = source
         colbert = "colbert" in job.model_outputs
-        self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
+        self._limits = COLBERT_IN_FLIGHT if colbert else IN_FLIGHT
+        self._in_flight = Budget(MILLION)
         self._request = COLBERT_REQUEST if colbert else REQUEST
         self._output = output_of(job)
         self._reading = source.read(self._request)
@@ -170,14 +153,9 @@ class Pipeline:
                 await self._unless_stopped(self._chunks([PROBE]))
             except TextsRefused as refused:
                 raise ConfigError(f"--chunk: {refused}") from None
-            widths = VectorWidths(
-                dense=0 if probe.dense is None else probe.dense.shape[1],
-                colbert=probe.colbert[0].shape[1] if probe.colbert else 0,
-                muvera=0 if probe.muvera is None else probe.muvera.shape[1],
-            )
             manifest = Manifest(VERSION, self._source.identity, dict(self._job.options()), facts.model, probe.space)
             more = {**asdict(facts), "space": probe.space}
-            starting = self._retrying.call(lambda: asyncio.to_thread(self._output.start, manifest, widths, more))
+            starting = self._retrying.call(lambda: asyncio.to_thread(self._output.start, manifest, probe.widths, more))
             finished = await self._unless_stopped(starting)
             self._request = replace(self._request, rows=min(self._request.rows, max(1, facts.max_inputs)))
             return await self._run(manifest, set(finished))
@@ -241,13 +219,19 @@ class Pipeline:
                     self._progress.begin(new.position if before else 0, before)
                     self._started_s = time.monotonic()  # without the time that skipping the finished rows took
                     started = True
-                await self._in_flight.acquire(new)
+                await self._in_flight.wait(self._share(new))
                 if self._stopped is not None and self._stopped.done():
                     raise Stopped(self._stopped.result())
                 task = asyncio.create_task(self._embed(new))
                 self._submitted.put_nowait((replace(piece, rows=new), task))
         finally:
             self._submitted.put_nowait(None)
+
+    def _share(self, rows: Rows) -> int:
+        """Of the limits in flight, in millionths."""
+        limits = self._limits
+        parts = len(rows) / limits.rows, rows.characters / limits.characters, rows.size_bytes / limits.size_bytes
+        return int(MILLION * max(parts))
 
     async def _embed(self, rows: Rows) -> list[EmbeddedRows]:
         """In one request; chunks in as many as they need."""
@@ -300,7 +284,7 @@ class Pipeline:
                 return
             piece, task = item
             await writer.add(piece, await self._unless_stopped(task))
-            self._in_flight.release(piece.rows)
+            self._in_flight.release(self._share(piece.rows))
             rows += len(piece.rows)
             self._progress.advance(piece.rows.position, divider.finished_rows + rows, writer.tokens)
 

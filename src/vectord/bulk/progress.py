@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vectord.observability.progress import BARS, show_bars
+
 log = logging.getLogger("vectord.bulk")
-bars = logging.getLogger("vectord.progress")  # observability/progress.py shows it on a terminal
 
 LINE_EVERY_S = 30.0
 
@@ -24,7 +25,7 @@ class JobProgress:
         self._began_s = self._logged_s = time.monotonic()
         self._is_waiting = False
         if has_bar:
-            bars.setLevel(logging.INFO)  # the log itself shows warnings only
+            show_bars()
 
     def begin(self, position: int, rows: int) -> None:
         """Start the display at `position`, after `rows` finished rows."""
@@ -46,7 +47,7 @@ class JobProgress:
         self._draw(None, "")
 
     def _draw(self, position: int | None, line: str) -> None:
-        bars.info("%s", line, extra={"progress": (position, self._total), "bar": "job"})
+        BARS.info("%s", line, extra={"progress": (position, self._total), "bar": "job"})
 
     def _pace(self, position: int, tokens: int) -> str:
         """The speed of this run, and the remaining time."""

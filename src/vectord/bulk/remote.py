@@ -17,7 +17,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from vectord.bulk.embedder import ModelFacts, error_of_row, facts_of, find_model, model_description, precision_of
+from vectord.bulk.embedder import ModelFacts, error_of_row, facts_of, precision_of
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, TextsRefused
 from vectord.bulk.rows import TextVectors
 from vectord.client.errors import BadRequest, ClientError, ServerFailed, TryLater
@@ -77,12 +77,11 @@ class RemoteEmbedder:
         reply = await self._send(get("/vectord/models"))
         try:
             found = msgspec.json.decode(reply.body)
-            if (one := find_model(self._job, found["models"])) is not None:
-                self._model = one["name"]
-                return facts_of(one, int(found["limits"]["max_inputs_per_request"]))
+            facts = facts_of(self._job, found["models"], int(found["limits"]["max_inputs_per_request"]), "the server")
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as cause:
             raise BulkFailed("--url: the server is not vectord") from cause
-        raise BulkFailed(f"--model: the server has no {model_description(self._job)}")
+        self._model = facts.model
+        return facts
 
     async def chunk(self, texts: Sequence[str]) -> list[Sequence[Span]]:
         body = {**self._text_options(), "chunk": self._job.chunk, "vectors": False}

@@ -128,15 +128,19 @@ class Rows:
         )
 
 
-def first_rows(rows: Iterator[Rows]) -> tuple[list[Rows], Iterator[Rows]]:
-    """The groups of rows that determine the columns of a table, and an iterator of all groups, these included."""
+def first_columns(rows: Iterator[Rows]) -> tuple[Any, Iterator[Rows]]:
+    """The columns of the first rows, and an iterator of all rows: the pyarrow.Schema if the input is a table, else the
+    values of each column by its name."""
     first: list[Rows] = []
     for group in rows:
         first.append(group)
-        is_table = not isinstance(group.columns, list)
-        if is_table or sum(one.size_bytes for one in first) >= FIRST_BYTES or sum(map(len, first)) >= FIRST_ROWS:
+        if not isinstance(group.columns, list):
+            return group.columns.schema, chain(first, rows)
+        if sum(one.size_bytes for one in first) >= FIRST_BYTES or sum(map(len, first)) >= FIRST_ROWS:
             break
-    return first, chain(first, rows)
+    mappings = [row for group in first for row in group.columns]
+    names = dict.fromkeys(chain.from_iterable(mappings))
+    return {name: [row.get(name) for row in mappings] for name in names}, chain(first, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +155,12 @@ class TextVectors:
     tokens: int = 0  # read by the model
     cut: int = 0  # number of truncated texts
     failures: Mapping[int, str] = field(default_factory=dict)  # index -> reason
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """The numbers of a vector of each kind, of a token's for colbert; bytes of a ubinary vector; 0 for sparse."""
+        matrices = {"dense": self.dense, "colbert": self.colbert[0] if self.colbert else None, "muvera": self.muvera}
+        return {"sparse": 0} | {kind: one.shape[1] for kind, one in matrices.items() if one is not None}
 
     @property
     def size_bytes(self) -> int:

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from rich.table import Column
 
 
+BARS = logging.getLogger("vectord.progress")
+
+
+def show_bars() -> None:
+    """For commands whose log has warnings only."""
+    BARS.setLevel(logging.INFO)
+
+
 class LineHandler(logging.StreamHandler[TextIO | LogStream]):
     """Writes lines. The end of the process, which closes all handlers, waits until they are written."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -31,7 +30,7 @@ from vectord.config import ModelConfig, TelemetryConfig
 from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode
-from vectord.observability.progress import terminal_handler
+from vectord.observability.progress import BARS, show_bars, terminal_handler
 from vectord.schema import PullResult
 
 if TYPE_CHECKING:
@@ -201,14 +200,13 @@ def _hub_ids(config: ModelConfig) -> list[str]:
 
 def _progress(as_json: bool) -> Progress:
     """Shows the progress of a model: a bar of the log on a terminal, else a line. Nothing with JSON."""
-    bars = logging.getLogger("vectord.progress")
     begun = as_json
 
     def show(hub_id: str, done: int, total: int) -> None:
         nonlocal begun
         if terminal_handler() is not None and not as_json:
-            bars.setLevel(logging.INFO)  # the log itself shows warnings only
-            bars.info(hub_id, extra={"progress": (done, total)})
+            show_bars()
+            BARS.info(hub_id, extra={"progress": (done, total)})
         elif not begun:
             begun = True
             sys.stderr.write(f"vectord: {hub_id}, {total:,} bytes\n")
