@@ -113,13 +113,6 @@ async def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
         await run_job(folder, tmp_path / "out.jsonl")
 
 
-async def test_a_broken_parquet_file_is_an_error(tmp_path: Path) -> None:
-    """The suffix alone does not make a table."""
-    (tmp_path / "in.parquet").write_bytes(b"PAR1 broken PAR1")
-    with pytest.raises(BulkFailed, match="cannot be read"):
-        await run_job(tmp_path / "in.parquet", tmp_path / "out.jsonl")
-
-
 async def test_a_row_group_contains_many_parts(tmp_path: Path) -> None:
     """Readers prefer large row groups."""
     source = write_input(tmp_path / "in.csv", [{"text": str(i)} for i in range(1000)])

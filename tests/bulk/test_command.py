@@ -94,6 +94,8 @@ def test_the_printed_summary_counts_truncated_texts(capsys: pytest.CaptureFixtur
         ("in.jsonl out.jsonl --shard 1/2", "--shard: requires --parts"),
         ("in.csv out.jsonl --delimiter ab", "--delimiter: expected one character"),
         ("in.csv out.jsonl --encoding klingon", "--encoding: 'klingon' is unknown"),
+        ("in.jsonl out.npy --delimiter ;", "--delimiter: is for CSV"),
+        ("in.jsonl out.npy --encoding latin-1", "--encoding: is for CSV, lines and files"),
         ("in.csv out.jsonl --id-column id", "--id-column: is for databases"),
         ("in.csv memory://out.jsonl --parts", "--parts: is for files of this machine"),
         ("in.csv postgresql://127.0.0.1:1/db/docs --numbers int8", "--numbers: pgvector has float32, float16, ubinary"),

@@ -251,32 +251,24 @@ async def test_a_table_of_the_user_receives_the_rows(
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("column", "table", "message"),
     [
-        ("id text PRIMARY KEY, dense vector(4), vectord_fingerprint text", "has no column 'text'"),
-        ("id text, text text, dense vector(4), vectord_fingerprint text", "no unique or exclusion constraint"),
-        ("id text PRIMARY KEY, text text, dense vector(5), vectord_fingerprint text", r"dense .* is vector\(5\)"),
+        ("id", "id text PRIMARY KEY, dense vector(4), vectord_fingerprint text", "has no column 'text'"),
+        ("id", "id text, text text, dense vector(4), vectord_fingerprint text", "no unique or exclusion constraint"),
+        ("id", "id text PRIMARY KEY, text text, dense vector(5), vectord_fingerprint text", r"dense .* is vector\(5\)"),
+        *((name, None, f"the column '{name}' cannot be in a table") for name in ("", "xmin", "ü" * 32)),
     ],
-    ids=["column", "unique", "dimensions"],
+    ids=["column", "unique", "dimensions", "no name", "a system column", "a long name"],
 )
 async def test_a_table_that_cannot_hold_the_rows_is_refused_before_the_first_text(
-    tmp_path: Path, server: str, database: psycopg.Connection[Any], table: str, message: str
+    tmp_path: Path, server: str, database: psycopg.Connection[Any], column: str, table: str | None, message: str
 ) -> None:
-    """Also before the model is loaded."""
-    database.execute(f"CREATE EXTENSION vector; CREATE TABLE docs ({table})")
+    """Also before the model is loaded. PostgreSQL would shorten a long name."""
+    if table is not None:
+        database.execute(f"CREATE EXTENSION vector; CREATE TABLE docs ({table})")
     embedder = FakeEmbedder(before=lambda texts: pytest.fail("the model was used"))
+    source = write_input(tmp_path / "in.jsonl", [{"text": "a", column: "x"}])
     with pytest.raises(ConfigError, match=message):
-        await run_job(write_input(tmp_path / "in.csv", rows_of(2)), embedder=embedder, **options(server))
-
-
-@pytest.mark.parametrize("name", ["", "xmin", "ü" * 32], ids=["empty", "system", "long"])
-async def test_a_column_name_that_is_not_possible_is_refused_before_the_first_text(
-    tmp_path: Path, server: str, database: psycopg.Connection[Any], name: str
-) -> None:
-    """PostgreSQL would shorten a long name."""
-    embedder = FakeEmbedder(before=lambda texts: pytest.fail("the model was used"))
-    source = write_input(tmp_path / "in.jsonl", [{"text": "a", name: "x"}])
-    with pytest.raises(ConfigError, match=f"the column '{name}' cannot be in a table"):
         await run_job(source, embedder=embedder, **options(server))
 
 

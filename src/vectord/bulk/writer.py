@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeAlias
 
 from vectord.bulk.inputs import PATH
 from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.outputs import BulkOutput
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowInput, Rows
 
-T = TypeVar("T")
+Write: TypeAlias = Callable[[], Awaitable[None]]
 
 HELD_BYTES = 32 * 2**20  # of vectors and columns that are written at once, approximately
 EMPTY = InvalidText("the text is empty")
-
-
-class Retry(Protocol):
-    def __call__(self, call: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ def _is_empty(text: RowInput) -> bool:
 class PartWriter:
     """Writes the pieces of the missing parts, in order. Lives on the event loop; the output works in threads."""
 
-    def __init__(self, job: BulkJob, output: BulkOutput, space: str, retry: Retry) -> None:
+    def __init__(self, job: BulkJob, output: BulkOutput, space: str, retry: Callable[[Write], Awaitable[None]]) -> None:
         """space: of the vectors. retry: calls again after RetryLater."""
         self.tokens = self.cut = self.failed = self.chunks = 0
         self._job = job
