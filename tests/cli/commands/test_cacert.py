@@ -17,15 +17,9 @@ from vectord.client import Client
 from vectord.client.errors import ServerFailed
 
 COMMANDS = (
-    "doctor",
-    "bench",
-    "doctor --against",
-    "ps --url",
-    "list --url",
-    "pull m --url",
-    "rm m --url",
+    *("doctor", "bench", "doctor --against", "ps --url", "list --url", "pull m --url", "rm m --url"),
+    *("show m --url", "stop m --url", "bulk {texts} {out} --url"),
 )
-COMMANDS += ("show m --url", "stop m --url", "bulk {texts} {out} --url")
 MODELS = json.dumps({"models": [], "object": "list", "data": []}).encode()
 
 
@@ -75,8 +69,10 @@ def test_an_unknown_authority_is_not_an_absent_server(
     assert "no server answers" not in error
 
 
-@pytest.mark.parametrize("source", ["--cacert", "SSL_CERT_FILE"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [*((command, "--cacert") for command in COMMANDS), ("ps --url", "SSL_CERT_FILE"), (COMMANDS[-1], "SSL_CERT_FILE")],
+)
 def test_a_named_authority_is_trusted(
     command: str,
     source: str,

@@ -99,19 +99,8 @@ def test_pictures_are_searched_by_a_text(tmp_path: Path, clip: Path, capsys: pyt
         image_of(40, 30, seed=seed).save(tmp_path / name)
     (tmp_path / "pictures/c.pdf").write_bytes(pdf_of())
     (tmp_path / "pictures/notes.txt").write_text("no picture")
-    words = [
-        "embed",
-        "--similar",
-        "a fox",
-        "pictures/",
-        "none.png",
-        "--model",
-        str(clip),
-        "--dtype",
-        "float32",
-        "--json",
-    ]
-    assert run(words) == 0
+    words = ["--similar", "a fox", "pictures/", "none.png", "--model", str(clip), "--dtype", "float32", "--json"]
+    assert run(["embed", *words]) == 0
     found = {one["text"]: one["score"] for one in json.loads(capsys.readouterr().out)["results"]}
     given = ["a fox", *map(Path, names), Path("pictures/c.pdf"), "none.png"]
     with Embedder(str(clip), dtype="float32", offline=True) as embedder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,8 +68,6 @@ def test_tls_is_checked_against_the_certificate_of_the_settings(
     name: str, server: ThreadingHTTPServer, tmp_path: Path
 ) -> None:
     """It need not name this machine, and any other certificate is refused."""
-    import ssl
-
     paths = {}
     for owner in ("server", "other"):
         made = trustme.CA().issue_cert(name)

@@ -128,11 +128,10 @@ def test_an_error_before_vectord_is_shown_with_its_status(status: int, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("content_type", "body"),
-    [("text/html", "<h1>404</h1>"), ("application/json", '{"error": {"message": "Not Found", "code": 404}}')],
+    ("status", "content_type", "body"),
+    [(200, "text/html", "<h1>404</h1>"), (404, "application/json", '{"error": {"message": "Not Found", "code": 404}}')],
     ids=["page", "json"],
 )
-@pytest.mark.parametrize("status", [200, 404])
 @pytest.mark.parametrize("command", [["ps"], ["models"], ["stop", "a"], ["show", "a"], ["rm", "a"], ["pull", "a"]])
 def test_another_product_at_the_url_is_named_in_one_line(
     command: list[str], status: int, content_type: str, body: str, capsys: pytest.CaptureFixture[str]

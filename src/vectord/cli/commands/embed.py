@@ -87,16 +87,10 @@ def command(line: CommandLine, texts: Sequence[str], similar: bool, as_json: boo
     if similar and len(items) < 2:
         raise ConfigError("--similar: expected two texts or more")
     if similar:
-        compared = _answer(line, partial(_compare, items))
-        if compared is None:
-            return ExitCode.FAILED
-        result, scores, names = compared
+        result, scores, names = _answer(line, partial(_compare, items))
         order = best_first(scores, None).tolist()
         return _print_scores(result, [(i + 1, float(scores[i]), names[i]) for i in order], as_json)
-    found = _answer(line, partial(_ask_in_parts, items, lambda inputs: EmbedRequest(inputs=inputs)))
-    if found is None:
-        return ExitCode.FAILED
-    results, names = found
+    results, _ = _answer(line, partial(_ask_in_parts, items, lambda inputs: EmbedRequest(inputs=inputs)))
     result, vectors = results[-1], np.concatenate([each.dense["float"] for each in results])
     if as_json:
         answer = {"model": result.model, "fingerprint": result.fingerprint, "embeddings": vectors}
@@ -121,10 +115,8 @@ def rerank_command(line: CommandLine, query: str, texts: Sequence[str], top_n: i
     from vectord.schema import RerankRequest, best_first  # noqa: PLC0415 - imported on use
 
     items = _with_files(texts or _lines())
-    found = _answer(line, partial(_ask_in_parts, items, lambda inputs: RerankRequest(query=query, passages=inputs)))
-    if found is None:
-        return ExitCode.FAILED
-    results, names = found
+    ask = partial(_ask_in_parts, items, lambda inputs: RerankRequest(query=query, passages=inputs))
+    results, names = _answer(line, ask)
     scores = np.concatenate([result.scores for result in results])
     logits = None if results[0].logits is None else np.concatenate([result.logits for result in results])
     order = best_first(scores, logits)[:top_n].tolist()
@@ -203,25 +195,24 @@ async def _ask_in_parts(
     return results, names
 
 
-def _answer(line: CommandLine, ask: Callable[[Engine], Awaitable[T]]) -> T | None:
-    """What `ask` returns for an engine of its own. None if it is refused, which is printed."""
+def _answer(line: CommandLine, ask: Callable[[Engine], Awaitable[T]]) -> T:
+    """What `ask` returns for an engine of its own. If it is refused, prints the reason and ends the command."""
+    from vectord.compose import running_engine  # noqa: PLC0415 - imported on use
+
+    async def answer(config: Config) -> T:
+        async with running_engine(config) as engine:
+            return await ask(engine)
+
     try:
         loaded = load_settings(line)
         configure_log(loaded)
         loaded.log_notes()
-        return asyncio.run(_ask(loaded.config, ask))
+        return asyncio.run(answer(loaded.config))
     except VectordError as error:
         if error.field in ("inputs", "texts", "passages"):
             error = error.at(field="TEXT", index=error.index)
         click.echo(f"vectord: {error.message}", err=True)
-        return None
-
-
-async def _ask(config: Config, ask: Callable[[Engine], Awaitable[T]]) -> T:
-    from vectord.compose import running_engine  # noqa: PLC0415 - imported on use
-
-    async with running_engine(config) as engine:
-        return await ask(engine)
+        raise click.exceptions.Exit(ExitCode.FAILED) from None
 
 
 def _print_scores(result: Any, scored: Iterable[tuple[int, float, str]], as_json: bool) -> int:
