@@ -55,7 +55,7 @@ class FakeEngine:
         self.checked: list[tuple[Operation, Caller]] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.draining = False
+        self.draining = asyncio.Event()
         self.running = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -65,11 +65,10 @@ class FakeEngine:
         self._vector = np.full(dimensions, dimensions**-0.5, np.float32)
 
     async def answer(self, request: Request, caller: Caller) -> Result:
-        if self.draining:
+        if self.draining.is_set():
             raise ShuttingDown
         if isinstance(request, ListModels):
             return self.models()
-        assert isinstance(request, EmbedRequest | LoadModel | PullModel | RemoveModel | UnloadModel)
         self.callers.append(caller)
         self.running += 1
         self.idle.clear()
@@ -85,6 +84,10 @@ class FakeEngine:
                 self.idle.set()
         if self.error is not None:
             raise self.error
+        return self.result_of(request)
+
+    def result_of(self, request: Request) -> Result:
+        assert isinstance(request, EmbedRequest | LoadModel | PullModel | RemoveModel | UnloadModel)
         if isinstance(request, PullModel):
             return PullResult(model=request.model, state="served")
         if isinstance(request, RemoveModel):
@@ -112,7 +115,7 @@ class FakeEngine:
         return dict(self.states)
 
     async def drain(self) -> None:
-        self.draining = True
+        self.draining.set()
         await self.idle.wait()
 
 

@@ -12,19 +12,17 @@ from unittest.mock import patch
 import grpc
 import numpy as np
 from google.protobuf.message_factory import GetMessageClass
-from tests.products.results import classify_result, embed_result, model_list, rerank_result, usage
+from tests.products.results import classify_result, embed_result, rerank_result, usage
+from tests.server import fakes
 
 from vectord.config import ServerConfig
 from vectord.schema import (
-    ANYONE,
     Caller,
     ClassifyRequest,
     DecodeRequest,
     DecodeResult,
     EmbedRequest,
     EmbedResult,
-    ListModels,
-    ModelList,
     Request,
     RerankRequest,
     Result,
@@ -47,55 +45,30 @@ METHODS = {
 }
 
 
-class FakeEngine:
+class FakeEngine(fakes.FakeEngine):
     """Its numbers are the lengths of the texts, so that a result identifies its text.
 
-    gate: while it is not set, requests wait. failures: raised instead of the next results.
+    failures: raised instead of the next results.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Request] = []
-        self.callers: list[Caller] = []
         self.failures: list[Exception] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.entered = asyncio.Semaphore(0)
-        self.cancelled = asyncio.Semaphore(0)
-        self.running = 0
         self.most_running = 0
-        self.idle = asyncio.Event()
-        self.idle.set()
-        self.draining = asyncio.Event()
 
     async def answer(self, request: Request, caller: Caller) -> Result:
         self.requests.append(request)
-        self.callers.append(caller)
-        self.running += 1
-        self.idle.clear()
+        return await super().answer(request, caller)
+
+    async def before_answer(self) -> None:
         self.most_running = max(self.most_running, self.running)
-        self.entered.release()
-        try:
-            await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled.release()
-            raise
-        finally:
-            self.running -= 1
-            if not self.running:
-                self.idle.set()
+        await super().before_answer()
+
+    def result_of(self, request: Request) -> Result:
         if self.failures:
             raise self.failures.pop(0)
         return result_of(request)
-
-    def readiness(self) -> dict[str, str]:
-        return {"served": "ready"}
-
-    def models(self, caller: Caller = ANYONE) -> ModelList:
-        return model_list()
-
-    async def drain(self) -> None:
-        self.draining.set()
-        await self.idle.wait()
 
 
 def result_of(request: Request) -> Result:
@@ -111,8 +84,6 @@ def result_of(request: Request) -> Result:
             return TokenizeResult(model="served", tokens=[tokens], usage=usage([(2, 2)]))
         case DecodeRequest(ids=[ids]):
             return DecodeResult(model="served", texts=[" ".join(map(str, ids))])
-        case ListModels():
-            return model_list()
     raise AssertionError(f"tei.v1 asks for no {request}")
 
 

@@ -119,14 +119,6 @@ async def test_a_failure_comes_after_earlier_answers():
     assert answers.running == 0
 
 
-async def test_the_first_failure_in_order_is_raised():
-    answers = Answers()
-    answers.release(b"bad 1", b"bad 2")
-    with pytest.raises(ValueError, match="bad 1"):
-        await ended(ordered(sent([b"bad 1", b"bad 2", b"c"]), answers.answer, answers.deliver, 100))
-    assert answers.running == 0
-
-
 # --- rankings --------------------------------------------------------------------------------------------------
 
 

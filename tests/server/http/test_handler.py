@@ -345,16 +345,6 @@ async def test_websockets_are_declined() -> None:
     assert sent == [{"type": "websocket.close", "code": 1003}]
 
 
-async def test_new_requests_during_shutdown_are_503() -> None:
-    """In the product's form, with Connection: close."""
-    app = create_app(FakeEngine(), [EMBED], ServerConfig())
-    app.state.shutdown.begin()
-    reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}')
-    assert (reply.status, reply.json["dialect"], reply.headers["connection"]) == (503, "first", "close")
-    ready = await call(app, "GET", "/health/ready")
-    assert (ready.status, ready.json["status"], ready.json["draining"]) == (503, "not_ready", True)
-
-
 class Recording(Metrics):
     """Records the exchanges."""
 

@@ -90,7 +90,7 @@ async def test_a_request_that_arrives_during_the_shutdown_is_answered() -> None:
         await until(lambda: any(connection.unparsed for connection in running.server.connections))
         await until(lambda: running.server.limits.n_open == 2)
         running.stop()
-        await until(lambda: engine.draining)
+        await engine.draining.wait()
         silent.send(request)
         begun.send(request[20:])
         assert [(await client.reply()).status for client in (silent, begun)] == [503, 503]

@@ -78,14 +78,16 @@ def test_serve_raises_before_the_lifespan_starts() -> None:
 
 
 async def test_accepted_requests_are_answered() -> None:
-    """And their connections close."""
+    """And their connections close. The port closes at once."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
         client.send(post(HELLO))
         await engine.entered.acquire()
         running.stop()
-        await until(lambda: engine.draining)
+        await engine.draining.wait()
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection("127.0.0.1", running.port)
         engine.gate.set()
         reply = await client.reply()
         assert (reply.status, reply.headers["connection"]) == (200, "close")
@@ -97,33 +99,26 @@ async def test_new_requests_on_open_connections_are_503() -> None:
     """In the product's form, with Connection: close."""
     engine = FakeEngine()
     engine.gate.clear()
-    async with live(engine) as running, connected(running) as busy, connected(running) as idle:
+    async with (
+        live(engine) as running,
+        connected(running) as busy,
+        connected(running) as idle,
+        connected(running) as late,
+    ):
         busy.send(post(HELLO))
-        idle.send(get("/health/live"))
-        await idle.reply()
+        for client in (idle, late):
+            client.send(get("/health/live"))
+            await client.reply()
         await engine.entered.acquire()
         running.stop()
         idle.send(post(HELLO))
         reply = await idle.reply()
         assert (reply.status, reply.json["dialect"], reply.headers["connection"]) == (503, "first", "close")
         assert await idle.closed()
+        late.send(get("/health/ready"))
+        assert (await late.reply()).json["draining"]
         engine.gate.set()
         assert (await busy.reply()).status == 200
-
-
-async def test_the_port_closes_at_once() -> None:
-    """While accepted requests run."""
-    engine = FakeEngine()
-    engine.gate.clear()
-    async with live(engine) as running, connected(running) as client:
-        client.send(post(HELLO))
-        await engine.entered.acquire()
-        running.stop()
-        await until(lambda: engine.draining)
-        with pytest.raises(ConnectionError):
-            await asyncio.open_connection("127.0.0.1", running.port)
-        engine.gate.set()
-        assert (await client.reply()).status == 200
 
 
 async def test_requests_beyond_the_timeout_are_503() -> None:
