@@ -51,29 +51,17 @@ def frame(kind: FrameKind, number: int, content: Sequence[Buffer]) -> list[Buffe
     return [b"".join(pieces)] if arrays_bytes <= JOINED_BYTES else pieces
 
 
-def do_nothing() -> None:
-    pass
-
-
 class FrameConnection(asyncio.BufferedProtocol):
     """One connection. on_frame: called with kind, id, packed and arrays; if it raises, the connection ends.
 
     packed is valid only during that call; arrays stay valid. on_lost: called once, at the end.
-    on_writable: called when a paused writer may continue.
     """
 
-    def __init__(
-        self,
-        on_frame: OnFrame,
-        on_lost: Callable[[], None],
-        on_made: Callable[[], None] = do_nothing,
-        on_writable: Callable[[], None] = do_nothing,
-    ) -> None:
+    transport: asyncio.Transport
+
+    def __init__(self, on_frame: OnFrame, on_lost: Callable[[], None]) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._on_made = on_made
-        self._on_writable = on_writable
-        self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._buffer = bytearray(READ_BYTES)
@@ -84,8 +72,8 @@ class FrameConnection(asyncio.BufferedProtocol):
     def send(self, kind: FrameKind, number: int, content: Sequence[Buffer]) -> None:
         """Does nothing after the end of the connection. Raises FrameTooLarge."""
         pieces = frame(kind, number, content)
-        if (transport := self._open_transport) is not None:
-            transport.writelines(pieces)
+        if not self.transport.is_closing():
+            self.transport.writelines(pieces)
 
     async def drained(self) -> None:
         """Returns when most sent data is read by the other side, or the connection has ended."""
@@ -95,27 +83,6 @@ class FrameConnection(asyncio.BufferedProtocol):
     def is_paused(self) -> bool:
         """Whether the other side does not read fast enough."""
         return not self._writable.is_set()
-
-    def close(self) -> None:
-        """Ends the connection after the sent data is written."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def pause_reading(self) -> None:
-        if (transport := self._open_transport) is not None:
-            transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if (transport := self._open_transport) is not None:
-            transport.resume_reading()
-
-    @property
-    def _open_transport(self) -> asyncio.Transport | None:
-        return None if self._transport is None or self._transport.is_closing() else self._transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._buffer if self._large is None else self._large)[self._filled :]
@@ -152,19 +119,16 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._on_frame(head.kind, head.number, body[: head.packed_bytes], arrays)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
-        self._on_made()
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self.transport.set_write_buffer_limits(HIGH_WATER_BYTES)
 
     def pause_writing(self) -> None:
         self._writable.clear()
 
     def resume_writing(self) -> None:
         self._writable.set()
-        self._on_writable()
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self._transport = None
         self._writable.set()
         self._on_lost()
 

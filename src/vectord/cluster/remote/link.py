@@ -86,7 +86,7 @@ class Link:
                 with suppress(asyncio.CancelledError):
                     await task
         if self._connection is not None:
-            self._connection.close()
+            self._connection.transport.close()
         self._disconnected()
 
     async def call(self, reply: Any, method: str, *arguments: Any) -> Any:
@@ -182,7 +182,7 @@ class Link:
             if self._is_silent and not was_silent:
                 _log.error("the engine's process does not answer")
             if self._silent_s >= HUNG_S:
-                self._connection.abort()
+                self._connection.transport.abort()
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(NO_ANSWER if self._is_silent else NO_ENGINE)

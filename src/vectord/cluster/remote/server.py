@@ -60,7 +60,7 @@ class EngineServer:
 
     async def start(self, listener: socket.socket) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _FrontEndConnection(self).frames, sock=listener, backlog=BACKLOG
+            lambda: _FrontEndConnection(self), sock=listener, backlog=BACKLOG
         )
         self._heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
 
@@ -72,8 +72,8 @@ class EngineServer:
     def announce(self) -> None:
         state = self._state()
         for connection in self._connections:
-            if not connection.frames.is_paused:
-                connection.frames.send(FrameKind.STATE, 0, state)
+            if not connection.is_paused:
+                connection.send(FrameKind.STATE, 0, state)
 
     async def wait_until_unused(self) -> None:
         await self._no_connection.wait()
@@ -88,12 +88,12 @@ class EngineServer:
 
     def abort(self) -> None:
         for connection in list(self._connections):
-            connection.frames.abort()
+            connection.transport.abort()
 
     def connected(self, connection: _FrontEndConnection) -> None:
         self._connections.add(connection)
         self._no_connection.clear()
-        connection.frames.send(FrameKind.STATE, 0, self._state())
+        connection.send(FrameKind.STATE, 0, self._state())
 
     def disconnected(self, connection: _FrontEndConnection) -> None:
         self._connections.discard(connection)
@@ -105,18 +105,12 @@ class EngineServer:
         return encode_value(EngineState(readiness=self.engine.readiness(), models=models, names=self._names()))
 
 
-class _FrontEndConnection:
+class _FrontEndConnection(FrameConnection):
     def __init__(self, server: EngineServer) -> None:
-        self.frames = FrameConnection(
-            self._received,
-            self._lost,
-            on_made=lambda: server.connected(self),
-            on_writable=self._pause_or_resume_reading,
-        )
+        super().__init__(self._received, self._lost)
         self._server = server
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._calls = Budget(MAX_REQUESTS_BYTES)  # of those tasks
-        self._paused = False
         metrics = server.metrics
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             ANSWER: server.engine.answer,
@@ -128,10 +122,18 @@ class _FrontEndConnection:
         if metrics is not None:  # otherwise no front-end asks for them
             self._methods |= {"exposition": metrics.exposition, "figures": self._figures}
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.connected(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read_or_pause()
+
     async def finish(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks.values())
-        self.frames.close()
+        self.transport.close()
 
     def _received(self, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview) -> None:
         match kind:
@@ -142,7 +144,7 @@ class _FrontEndConnection:
                 work = self._answer(number, self._methods[method], arguments)
                 self._tasks[number] = task = asyncio.get_running_loop().create_task(work)
                 task.add_done_callback(lambda _: self._ended(number, n_bytes))
-                self._pause_or_resume_reading()
+                self._read_or_pause()
             case FrameKind.CANCEL:
                 if number in self._tasks:
                     self._tasks[number].cancel()
@@ -171,13 +173,13 @@ class _FrontEndConnection:
     def _ended(self, number: int, n_bytes: int) -> None:
         del self._tasks[number]
         self._calls.release(n_bytes)
-        self._pause_or_resume_reading()
+        self._read_or_pause()
 
-    def _pause_or_resume_reading(self) -> None:
-        paused = self.frames.is_paused or self._calls.held > self._calls.limit
-        if paused != self._paused:
-            self._paused = paused
-            (self.frames.pause_reading if paused else self.frames.resume_reading)()
+    def _read_or_pause(self) -> None:
+        if self.is_paused or self._calls.held > self._calls.limit:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     async def _answer(self, number: int, call: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
         """Send what the call returns, or its error. Cancelled when the front-end does not want it any more."""
@@ -187,8 +189,8 @@ class _FrontEndConnection:
             if isinstance(found, ModelList):
                 self._server.announce()  # before the result, so that the front-end has the changed state
             content = encode_value(found)
-            await self.frames.drained()
-            self.frames.send(FrameKind.REPLY, number, content)
+            await self.drained()
+            self.send(FrameKind.REPLY, number, content)
         except VectordError as error:
             if isinstance(error, InferenceFailed):  # the front-end does not have its cause
                 log_failure(error, request_id=caller.request_id, method="", route=caller.route)
@@ -207,4 +209,4 @@ class _FrontEndConnection:
         except Exception as cause:
             log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
             content = encode_value(VectordError(UNFORESEEN))
-        self.frames.send(FrameKind.ERROR, number, content)
+        self.send(FrameKind.ERROR, number, content)
