@@ -50,12 +50,12 @@ class Link:
         """path: of the engine's socket. state: from `first_state`, if known. Not connected before `open`."""
         self.state = state
         self._path = path
-        self._connection: FrameConnection | None = None  # None: no engine
+        self._opened: FrameConnection | None = None  # the last one
+        self._connection: FrameConnection | None = None  # the same once the engine's state has arrived; None: no engine
         self._pending: dict[int, tuple[asyncio.Future[Any], Any]] = {}  # with the type of the reply
         self._last_number = 0
         self._silent_s = 0.0  # since the engine's last frame
-        self._connecting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._connected_or_given_up = asyncio.Event()
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -70,8 +70,7 @@ class Link:
 
     async def open(self) -> None:
         """Returns when it is connected, or `give_up` was called."""
-        self._connecting = asyncio.get_running_loop().create_task(self._stay_connected())
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self._tasks = [asyncio.create_task(self._stay_connected()), asyncio.create_task(self._watch())]
         await self._connected_or_given_up.wait()
 
     def give_up(self) -> None:
@@ -80,11 +79,9 @@ class Link:
 
     async def close(self) -> None:
         self.flush_reports()
-        for task in (self._connecting, self._watching):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._connection is not None:
             self._connection.transport.close()
         self._disconnected()
@@ -128,37 +125,28 @@ class Link:
     async def _stay_connected(self) -> None:
         retry_s = FIRST_RETRY_S
         while True:
-            try:
-                connection, lost = await self._connect()
-            except OSError:
+            lost = asyncio.Event()
+            self._opened = connection = FrameConnection(self._received, lost.set)
+            with suppress(OSError):
+                await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))  # noqa: B023
+                await lost.wait()
+            if self._connection is None:  # refused, or closed before the engine announced its state
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
-                continue
-            await lost.wait()
-            if self._connection is connection:
+            else:
                 _log.warning("the engine's process is gone: waiting for the next one")
                 self._disconnected()
-            else:
-                await asyncio.sleep(retry_s)  # the engine closed the connection before it announced its state
-            retry_s = FIRST_RETRY_S
+                retry_s = FIRST_RETRY_S
 
-    async def _connect(self) -> tuple[FrameConnection, asyncio.Event]:
-        lost = asyncio.Event()
-        connection = FrameConnection(lambda *frame: self._received(connection, *frame), lost.set)
-        await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))
-        return connection, lost
-
-    def _received(
-        self, connection: FrameConnection, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview
-    ) -> None:
+    def _received(self, kind: FrameKind, number: int, packed: memoryview, arrays: memoryview) -> None:
         if self._is_silent:
             _log.warning("the engine's process answers again")
         self._silent_s = 0.0
         match kind:
             case FrameKind.STATE:
                 self.state = decode_value(EngineState, packed, arrays)
-                if self._connection is not connection:
-                    self._connection = connection
+                if self._connection is None:
+                    self._connection = self._opened
                     self._connected_or_given_up.set()
                     self.flush_reports()
             case FrameKind.REPLY | FrameKind.ERROR:
