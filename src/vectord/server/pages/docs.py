@@ -11,13 +11,13 @@ from pathlib import Path
 
 from vectord.products.common.dialect import Rendered
 from vectord.server.http.routing import Page
-from vectord.server.pages.static import SAFETY_HEADERS, policy, serve_file
+from vectord.server.pages.static import policy, serve_file
 
 _FOLDER = Path(__file__).parent
 _VENDORED = ("swagger_ui/swagger-ui-bundle.js", "swagger_ui/swagger-ui.css", "redoc/redoc.standalone.js")
 
 # Both set style attributes and draw icons as data: images. ReDoc's search runs in a worker that it makes from a blob.
-HEADERS = {**SAFETY_HEADERS, **policy(style="'self' 'unsafe-inline'", img="'self' data:", worker="blob:")}
+HEADERS = policy(style="'self' 'unsafe-inline'", img="'self' data:", worker="blob:")
 CACHED = {**HEADERS, "cache-control": "public, max-age=3600"}
 
 

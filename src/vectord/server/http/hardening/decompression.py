@@ -78,7 +78,7 @@ def too_large(limit_bytes: int) -> InvalidRequest:
 def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> Content:
     output = bytearray()  # a copy of 32 MiB as bytes would stop the event loop for 30 ms
     try:
-        for part in _unzstd(body) if encoding == "zstd" else _inflated(body, encoding, limit_bytes):
+        for part in _parts(body, encoding, min(STEP_BYTES, limit_bytes + 1)):
             if len(output) + len(part) > limit_bytes:
                 raise too_large(limit_bytes)
             hold(len(part))
@@ -88,15 +88,15 @@ def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> C
     return output
 
 
-def _unzstd(body: Content) -> Iterator[bytes]:
-    frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
-    for start in range(0, len(body), ZSTD_STEP_BYTES):  # in small steps: a few bytes may become a block of 128 KiB
-        yield frame.decompress(body[start : start + ZSTD_STEP_BYTES])
-    if not frame.eof or frame.unused_data:
-        raise MalformedBody(NOT_ONE_FRAME)
-
-
-def _inflated(body: Content, encoding: str, limit_bytes: int) -> Iterator[bytes]:
+def _parts(body: Content, encoding: str, step_bytes: int) -> Iterator[bytes]:
+    """The decompressed body, in parts of at most `step_bytes`, or 8 MiB of zstd."""
+    if encoding == "zstd":
+        frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
+        for start in range(0, len(body), ZSTD_STEP_BYTES):  # in small steps: a few bytes may become a block of 128 KiB
+            yield frame.decompress(body[start : start + ZSTD_STEP_BYTES])
+        if not frame.eof or frame.unused_data:
+            raise MalformedBody(NOT_ONE_FRAME)
+        return
     window = GZIP
     if encoding != "gzip":
         # RFC 9110 defines "deflate" as the zlib format; some clients send the bare stream. The first bytes decide.
@@ -110,7 +110,7 @@ def _inflated(body: Content, encoding: str, limit_bytes: int) -> Iterator[bytes]
             if not piece:
                 piece = body[end : end + INPUT_STEP_BYTES]
                 end += len(piece)
-            yield (part := member.decompress(piece, min(STEP_BYTES, limit_bytes + 1)))
+            yield (part := member.decompress(piece, step_bytes))
             piece = member.unconsumed_tail
             if end == len(body) and not (piece or part or member.eof):
                 raise MalformedBody(INCOMPLETE, encoding=encoding)
