@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
+from msgspec.structs import replace
 from tests.products.results import classify_result, embed_result, model_info, model_list, rerank_result, usage
 
 from vectord import __version__
@@ -30,180 +32,114 @@ from vectord.server.grpc import tei_pb2 as pb
 
 AS_SENT = TextOptions(truncate=False)
 LEFT = pb.TRUNCATION_DIRECTION_LEFT
+CUT_LEFT = TextOptions(truncate=True, truncate_side="left", prompt_name="q")
+
+
+PARSERS = {method.kind: method.parse for method in messages.METHODS}
+
+
+def parsed(message: Message) -> messages.ParsedMessage:
+    return PARSERS[type(message)](message)
 
 
 @pytest.mark.parametrize(
-    ("parse", "message", "request_"),
+    ("message", "request_"),
     [
-        pytest.param(
-            messages.embed,
-            pb.EmbedRequest(inputs="a"),
-            EmbedRequest(inputs=["a"], text=AS_SENT),
-            id="embed",
-        ),
-        pytest.param(
-            messages.embed,
+        (pb.EmbedRequest(inputs="a"), EmbedRequest(inputs=["a"], text=AS_SENT)),
+        (
             pb.EmbedRequest(
                 inputs="a", truncate=True, normalize=False, truncation_direction=LEFT, prompt_name="q", dimensions=8
             ),
-            EmbedRequest(
-                inputs=["a"],
-                text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
-                normalize=False,
-                dimensions=8,
-            ),
-            id="embed with everything",
+            EmbedRequest(inputs=["a"], text=CUT_LEFT, normalize=False, dimensions=8),
         ),
-        pytest.param(
-            messages.embed,
+        (
             pb.EmbedRequest(inputs="a", normalize=True, prompt_name=""),
             EmbedRequest(inputs=["a"], text=TextOptions(truncate=False, prompt_name="")),
-            id="embed with defaults said",
         ),
-        pytest.param(
-            messages.embed_sparse,
+        (
             pb.EmbedSparseRequest(inputs="a", truncate=True, truncation_direction=LEFT, prompt_name="q"),
-            EmbedRequest(
-                inputs=["a"],
-                text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
-                outputs=frozenset({"sparse"}),
-            ),
-            id="embed_sparse",
+            EmbedRequest(inputs=["a"], text=CUT_LEFT, outputs=frozenset({"sparse"})),
         ),
-        pytest.param(
-            messages.embed_all,
+        (
             pb.EmbedAllRequest(inputs="a"),
             EmbedRequest(inputs=["a"], text=AS_SENT, outputs=frozenset({"tokens"})),
-            id="embed_all",
         ),
-        pytest.param(
-            messages.predict,
-            pb.PredictRequest(inputs="a"),
-            ClassifyRequest(inputs=["a"], text=AS_SENT),
-            id="predict",
-        ),
-        pytest.param(
-            messages.predict_pair,
+        (pb.PredictRequest(inputs="a"), ClassifyRequest(inputs=["a"], text=AS_SENT)),
+        (
             pb.PredictPairRequest(inputs=["a", ""], raw_scores=True, truncate=True, truncation_direction=LEFT),
-            ClassifyRequest(inputs=[("a", "")], text=TextOptions(truncate=True, truncate_side="left"), raw=True),
-            id="predict a pair",
+            ClassifyRequest(inputs=[("a", "")], text=replace(CUT_LEFT, prompt_name=None), raw=True),
         ),
-        pytest.param(
-            messages.predict_pair,
-            pb.PredictPairRequest(inputs=["a"]),
-            ClassifyRequest(inputs=["a"], text=AS_SENT),
-            id="predict a pair of one",
-        ),
-        pytest.param(
-            messages.rerank,
+        (pb.PredictPairRequest(inputs=["a"]), ClassifyRequest(inputs=["a"], text=AS_SENT)),
+        (
             pb.RerankRequest(query="q", texts=["a", ""], raw_scores=True),
             RerankRequest(query="q", passages=["a", ""], text=AS_SENT, raw=True),
-            id="rerank",
         ),
-        pytest.param(
-            messages.tokenize,
-            pb.EncodeRequest(inputs="a"),
-            TokenizeRequest(inputs=["a"], add_special_tokens=False),
-            id="tokenize",
-        ),
-        pytest.param(
-            messages.tokenize,
+        (pb.EncodeRequest(inputs="a"), TokenizeRequest(inputs=["a"], add_special_tokens=False)),
+        (
             pb.EncodeRequest(inputs="a", add_special_tokens=True, prompt_name="q"),
             TokenizeRequest(inputs=["a"], add_special_tokens=True, prompt_name="q"),
-            id="tokenize with everything",
         ),
-        pytest.param(
-            messages.decode,
-            pb.DecodeRequest(ids=[1, 2]),
-            DecodeRequest(ids=[[1, 2]], skip_special_tokens=False),
-            id="decode",
-        ),
-        pytest.param(messages.info, pb.InfoRequest(), ListModels(), id="info"),
+        (pb.DecodeRequest(ids=[1, 2]), DecodeRequest(ids=[[1, 2]], skip_special_tokens=False)),
+        (pb.InfoRequest(), ListModels()),
     ],
+    ids=lambda value: type(value).__name__,
 )
-def test_a_message_becomes_a_request(parse, message, request_):
+def test_a_message_becomes_a_request(message, request_):
     """proto3's default is false, except for `normalize`."""
-    assert parse(message).request == request_
+    assert parsed(message).request == request_
 
 
 @pytest.mark.parametrize(
-    ("parse", "message", "text"),
+    ("message", "error", "text"),
     [
-        pytest.param(messages.embed, pb.EmbedRequest(), "`inputs` cannot be empty", id="embed"),
-        pytest.param(messages.embed_all, pb.EmbedAllRequest(), "`inputs` cannot be empty", id="embed_all"),
-        pytest.param(messages.embed_sparse, pb.EmbedSparseRequest(), "`inputs` cannot be empty", id="embed_sparse"),
-        pytest.param(messages.predict, pb.PredictRequest(), "`inputs` cannot be empty", id="predict"),
-        pytest.param(
-            messages.predict_pair, pb.PredictPairRequest(inputs=["", ""]), "`inputs` cannot be empty", id="predict pair"
+        *(
+            (message, EmptyInput, "`inputs` cannot be empty")
+            for message in (
+                *(pb.EmbedRequest(), pb.EmbedAllRequest(), pb.EmbedSparseRequest(), pb.PredictRequest()),
+                *(pb.PredictPairRequest(inputs=["", ""]), pb.EncodeRequest()),
+            )
         ),
-        pytest.param(messages.rerank, pb.RerankRequest(query="q"), "`texts` cannot be empty", id="rerank"),
-        pytest.param(messages.rerank, pb.RerankRequest(texts=["a", ""]), "`texts` cannot be empty", id="rerank a pair"),
-        pytest.param(messages.tokenize, pb.EncodeRequest(), "`inputs` cannot be empty", id="tokenize"),
-        pytest.param(messages.decode, pb.DecodeRequest(), "`ids` cannot be empty", id="decode"),
-    ],
-)
-def test_empty_inputs_are_refused(parse, message, text):
-    """With TEI's messages, as over HTTP."""
-    with pytest.raises(EmptyInput) as caught:
-        parse(message)
-    assert caught.value.message == text
-
-
-@pytest.mark.parametrize(
-    ("parse", "message", "text"),
-    [
-        pytest.param(
-            messages.embed,
-            pb.EmbedRequest(inputs="a", dimensions=0),
-            "`dimensions` should be positive",
-            id="dimensions",
-        ),
-        pytest.param(
-            messages.embed,
-            pb.EmbedRequest(inputs="a", truncation_direction=7),
+        (pb.RerankRequest(query="q"), EmptyInput, "`texts` cannot be empty"),
+        (pb.RerankRequest(texts=["a", ""]), EmptyInput, "`texts` cannot be empty"),
+        (pb.DecodeRequest(), EmptyInput, "`ids` cannot be empty"),
+        (pb.EmbedRequest(inputs="a", dimensions=0), InvalidField, "`dimensions` should be positive"),
+        (
+            pb.EmbedRequest(inputs="a", truncation_direction=7),  # an enum, which proto3 does not check
+            InvalidField,
             "`truncation_direction` must be RIGHT or LEFT",
-            id="an enum proto3 does not check",
         ),
-        pytest.param(
-            messages.predict_pair,
+        (
             pb.PredictPairRequest(inputs=["a", "b", "c"]),
+            InvalidField,
             "`inputs` must have a single or two elements. Given: 3",
-            id="three",
         ),
-        pytest.param(
-            messages.predict_pair,
-            pb.PredictPairRequest(),
-            "`inputs` must have a single or two elements. Given: 0",
-            id="none",
-        ),
+        (pb.PredictPairRequest(), InvalidField, "`inputs` must have a single or two elements. Given: 0"),
     ],
 )
-def test_an_invalid_value_is_refused(parse, message, text):
-    """With its field."""
-    with pytest.raises(InvalidField) as caught:
-        parse(message)
+def test_empty_and_invalid_values_are_refused(message, error, text):
+    """With TEI's messages, as over HTTP."""
+    with pytest.raises(error) as caught:
+        parsed(message)
     assert caught.value.message == text
 
 
 def test_a_side_that_the_model_cannot_cut_is_refused_under_the_messages_name():
-    for message in (
-        messages.embed(pb.EmbedRequest(inputs="a")),
-        messages.rerank(pb.RerankRequest(texts=["a"], query="q")),
-    ):
-        assert InvalidField("{field}", field="truncate_side").named(message.names).field_name == "truncation_direction"
+    for message in (pb.EmbedRequest(inputs="a"), pb.RerankRequest(texts=["a"], query="q")):
+        error = parsed(message).named(InvalidField("{field}", field="truncate_side"))
+        assert error.field_name == "truncation_direction"
 
 
 @pytest.mark.parametrize(
-    ("parse", "kind", "content"),
+    ("kind", "content"),
     [
-        pytest.param(messages.rerank, pb.RerankRequest, b"\x12\x00" * 250_001, id="texts of two bytes"),
-        pytest.param(messages.decode, pb.DecodeRequest, b"\x0a\xc1\x84\x3d" + bytes(1_000_001), id="ids of one byte"),
+        pytest.param(pb.RerankRequest, b"\x12\x00" * 250_001, id="texts of two bytes"),
+        pytest.param(pb.DecodeRequest, b"\x0a\xc1\x84\x3d" + bytes(1_000_001), id="ids of one byte"),
     ],
 )
-def test_too_many_items_are_refused_by_their_count(parse, kind, content):
+def test_too_many_items_are_refused_by_their_count(kind, content):
     """They take few bytes in the message and many as Python values."""
     with pytest.raises(PayloadTooLarge):
-        parse(messages.decode_message(kind, content))
+        parsed(messages.decode_message(kind, content))
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"], ids=["no tag", "cut off", "no UTF-8"])
