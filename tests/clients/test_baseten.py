@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import requests
 from baseten_performance_client import PerformanceClient, RequestProcessingPreference
-from tests.clients.texts import MODEL, QUERY, TEXTS, TOO_LONG, assert_same_vectors
+from tests.clients.texts import MODEL, QUERY, TEXTS, assert_same_vectors
 
 MANY = [f"{text} {number}" for number in range(10) for text in TEXTS]
 SMALL_BATCHES = RequestProcessingPreference(batch_size=3, max_concurrent_requests=64)
@@ -56,14 +55,6 @@ def test_classifies(client, own):
     got = [{one.label: one.score for one in text} for text in answer.data]
     for given, expected in zip(got, own.labels(TEXTS, model="tiny-classifier"), strict=True):
         assert given == pytest.approx(expected, abs=1e-3)
-
-
-def test_errors_are_not_retried(client):
-    """The exception has the status and the message; five retries would take half a minute."""
-    with pytest.raises(requests.HTTPError, match=r"404.*No such model"):
-        client.embed(input=["a"], model="none")
-    with pytest.raises(requests.HTTPError, match=r"400.*256 tokens"):
-        client.embed(input=[TOO_LONG], model=MODEL)
 
 
 def test_posts_any_body(client):

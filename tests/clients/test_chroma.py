@@ -26,13 +26,6 @@ def test_huggingface_server(server, own, path):
     assert_same_vectors(function([TOO_LONG]), own.embed([TOO_LONG], truncate=True))
 
 
-def test_huggingface_server_reads_an_error_as_vectors(server):
-    """It checks no status. The strings of `error` and `error_type` are not numbers, so they never become a vector."""
-    function = HuggingFaceEmbeddingServer(url=f"{server}/embed")
-    with pytest.raises(ValueError, match="could not convert string to float: 'error'"):
-        function([""])
-
-
 def test_openai(server, own):
     """The SDK's default encoding, and its exceptions."""
     function = OpenAIEmbeddingFunction(model_name=MODEL, api_base=f"{server}/v1")

@@ -129,19 +129,3 @@ def test_an_unknown_model_is_not_found(v1, v2):
     ):
         with pytest.raises(cohere.NotFoundError, match="No such model"):
             asked()
-
-
-def test_a_wrong_key_is_unauthorized(guarded_server, key):
-    """The right key embeds."""
-    with cohere.Client(key, base_url=guarded_server) as client:
-        assert len(client.embed(texts=["x"]).embeddings) == 1
-    with cohere.Client("wrong", base_url=guarded_server) as stranger, pytest.raises(cohere.UnauthorizedError):
-        stranger.embed(texts=["x"])
-
-
-async def test_the_async_client_returns_the_same(base_url, own):
-    """AsyncClientV2."""
-    async with cohere.AsyncClientV2("none is needed", base_url=base_url) as client:
-        asked = {"texts": TEXTS, "model": MODEL, "input_type": "search_query", "embedding_types": ["float"]}
-        answer = await client.embed(**asked)
-    assert_same_vectors(answer.embeddings.float_, own.embed(TEXTS))

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
-import httpx
-import openai
 import pytest
-from haystack import Document, Pipeline
+from haystack import Document
 from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
-from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
-from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.utils import Secret
 from haystack_integrations.components.embedders.huggingface_api import (
     HuggingFaceAPIDocumentEmbedder,
@@ -19,7 +13,6 @@ from haystack_integrations.components.embedders.huggingface_api import (
     HuggingFaceTEISparseTextEmbedder,
 )
 from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker, TruncationDirection
-from huggingface_hub.errors import HfHubHTTPError
 from tests.clients.texts import MODEL, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
 DOCUMENTS = [Document(content=text) for text in TEXTS]
@@ -88,13 +81,6 @@ def test_embeds_documents(server, own):
     assert_same_vectors([document.embedding for document in documents], own.embed(TEXTS))
 
 
-def test_errors_of_the_embedders(server):
-    """Without truncation a long text raises huggingface_hub's exception with TEI's message."""
-    embedder = tei(HuggingFaceAPITextEmbedder, server, truncate=False)
-    with pytest.raises(HfHubHTTPError, match="256 tokens"):
-        embedder.run(TOO_LONG)
-
-
 # --- sparse vectors -------------------------------------------------------------------------------------------
 
 
@@ -107,13 +93,6 @@ def test_embeds_sparsely(server, own):
     embedder = HuggingFaceTEISparseDocumentEmbedder(api_base_url=server)
     documents = embedder.run([Document(content=text) for text in texts])["documents"]
     assert [document.sparse_embedding.to_dict() for document in documents] == expected
-
-
-def test_a_server_without_sparse_vectors_is_an_error(guarded_server, key):
-    """The default model has none. The client raises for the status."""
-    embedder = HuggingFaceTEISparseTextEmbedder(api_base_url=guarded_server, token=Secret.from_token(key))
-    with pytest.raises(httpx.HTTPStatusError, match="424"):
-        embedder.run("a")
 
 
 # --- OpenAI's embedders ---------------------------------------------------------------------------------------
@@ -130,33 +109,3 @@ def test_openai_embedders(server, own):
     found = documents.run(DOCUMENTS)
     assert_same_vectors([document.embedding for document in found["documents"]], own.embed(TEXTS))
     assert found["meta"]["usage"]["total_tokens"] == own.count_tokens(TEXTS)
-
-
-def test_errors_of_openai_embedders(server, caplog):
-    """The text embedder raises. The document embedder logs, and continues without the vectors of the batch."""
-    with pytest.raises(openai.NotFoundError):
-        OpenAITextEmbedder(api_base_url=f"{server}/v1", api_key=KEY).run(QUERY)
-    documents = OpenAIDocumentEmbedder(api_base_url=f"{server}/v1", api_key=KEY, model=MODEL, batch_size=1)
-    with caplog.at_level(logging.ERROR):
-        good, bad = documents.run([DOCUMENTS[0], Document(content=TOO_LONG)])["documents"]
-    assert len(good.embedding) == 384
-    assert bad.embedding is None
-    assert "256 tokens" in caplog.text
-
-
-def test_a_pipeline_finds_and_ranks(server):
-    """Embed, retrieve, rank: the document with the same meaning is found."""
-    store = InMemoryDocumentStore()
-    store.write_documents(tei(HuggingFaceAPIDocumentEmbedder, server).run(DOCUMENTS)["documents"])
-    pipeline = Pipeline()
-    pipeline.add_component("embedder", tei(HuggingFaceAPITextEmbedder, server))
-    pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=3))
-    pipeline.add_component("ranker", HuggingFaceTEIRanker(url=server))
-    pipeline.connect("embedder.embedding", "retriever.query_embedding")
-    pipeline.connect("retriever.documents", "ranker.documents")
-    query = "a joyful human being"
-    ran = pipeline.run({"embedder": {"text": query}, "ranker": {"query": query}}, include_outputs_from={"retriever"})
-    assert ran["retriever"]["documents"][0].content == "That is a happy person"
-    scores = [document.score for document in ran["ranker"]["documents"]]
-    assert scores == sorted(scores, reverse=True)
-    assert len(scores) == 3

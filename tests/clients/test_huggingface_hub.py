@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 from tests.clients.texts import TEXTS, TOO_LONG, assert_same_vectors
 
@@ -27,12 +27,6 @@ def test_feature_extraction_options(client, own):
     assert_same_vectors(raw, own.embed(TEXTS[:2]))
     cut = client.feature_extraction(f"{TOO_LONG} {TEXTS[0]}", truncate=True, truncation_direction="left")
     assert_same_vectors(cut, own.embed([f"{TOO_LONG} {TEXTS[0]}"], truncate=True, truncate_side="left"))
-
-
-async def test_the_async_client_returns_the_same(server, own):
-    """AsyncInferenceClient."""
-    async with AsyncInferenceClient(server) as client:
-        assert_same_vectors(await client.feature_extraction(TEXTS), own.embed(TEXTS))
 
 
 @pytest.mark.parametrize("path", ["", "/similarity"], ids=["root", "its own route"])
@@ -58,10 +52,3 @@ def test_errors_have_the_message_of_the_server(client):
         client.feature_extraction(TOO_LONG, truncate=False)
     with pytest.raises(HfHubHTTPError, match="prompt_name"):
         client.feature_extraction("x", prompt_name="no-such-prompt")
-
-
-def test_a_wrong_key_is_unauthorized(guarded_server, key):
-    """The right key embeds."""
-    assert InferenceClient(guarded_server, token=key).feature_extraction("x").shape == (1, 384)
-    with pytest.raises(HfHubHTTPError, match="401"):
-        InferenceClient(guarded_server, token="wrong").feature_extraction("x")

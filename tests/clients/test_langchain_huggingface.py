@@ -31,9 +31,3 @@ def test_options_reach_the_server(embeddings, own):
     embeddings.model_kwargs = {"truncate": False}
     with pytest.raises(HfHubHTTPError, match="must have less than 256 tokens"):
         embeddings.embed_documents([TOO_LONG])
-
-
-async def test_the_async_methods_return_the_same(embeddings, own):
-    """aembed_documents."""
-    assert_same_vectors(await embeddings.aembed_documents(TEXTS[:3]), own.embed(TEXTS[:3]))
-    await embeddings.async_client.close()

@@ -85,11 +85,3 @@ def test_errors_are_litellms_own_classes(server):
         litellm.rerank(**ask(server, "cohere", "", "no-such-model"), query=QUERY, documents=PASSAGES)
     with pytest.raises(BadRequestError, match="No such model"):
         litellm.rerank(**ask(server, "infinity", "", "no-such-model"), query=QUERY, documents=PASSAGES)
-
-
-async def test_the_async_functions_return_the_same(server, own):
-    """aembedding and arerank."""
-    answer = await litellm.aembedding(**ask(server, "openai", "/v1"), input=TEXTS)
-    assert_same_vectors([item["embedding"] for item in answer.data], own.embed(TEXTS))
-    ranked = await litellm.arerank(**ask(server, "cohere", "", "tiny-reranker"), query=QUERY, documents=PASSAGES)
-    assert [result["index"] for result in ranked.results] == [at for at, _ in own.rank(QUERY, PASSAGES)]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import openai
 import pytest
-from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.embeddings.jinaai import JinaEmbedding
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
@@ -46,22 +44,6 @@ async def test_openai_like_embeds(openai_like, own):
     assert_same_vectors(await openai_like.aget_text_embedding_batch(TEXTS), expected)
 
 
-def test_openai_like_raises_the_errors_of_the_sdk(openai_like, server):
-    """Errors are the SDK's exceptions, without retries, each of which would take a second."""
-    with pytest.raises(openai.BadRequestError, match="256 tokens"):
-        openai_like.get_text_embedding(TOO_LONG)
-    with pytest.raises(openai.NotFoundError, match="No such model"):
-        OpenAILikeEmbedding(model_name="none", api_base=f"{server}/v1").get_text_embedding("a")
-
-
-def test_an_index_finds_the_text(server):
-    """Nodes are embedded, kept in memory, and found by their meaning."""
-    embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server)
-    index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=embedding)
-    found = index.as_retriever(similarity_top_k=3).retrieve("a joyful human being")
-    assert found[0].text == "That is a happy person"
-
-
 # --- text-embeddings-inference's ------------------------------------------------------------------------------
 
 
@@ -73,13 +55,6 @@ async def test_tei_embeds(server, own):
     assert_same_vectors(await embedding.aget_text_embedding_batch(TEXTS), expected)
     assert_same_vectors([embedding.get_query_embedding(QUERY)], own.embed([QUERY]))
     assert_same_vectors([embedding.get_text_embedding(TOO_LONG)], own.embed([TOO_LONG.strip()], truncate=True))
-
-
-def test_tei_errors_surface_as_a_key_error(server):
-    """The client checks no status; it fails because an error is an object instead of a list."""
-    embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server, truncate_text=False)
-    with pytest.raises(KeyError):
-        embedding.get_text_embedding(TOO_LONG)
 
 
 def test_tei_reranks(server, own):

@@ -69,9 +69,3 @@ def test_a_key_can_be_sent_as_a_header(guarded_server, key):
     with pytest.raises(ollama.ResponseError) as refused:
         ollama.Client(guarded_server).embed(model=MODEL, input="x")
     assert refused.value.status_code == 401
-
-
-async def test_the_async_client_returns_the_same(server, own):
-    """AsyncClient."""
-    answer = await ollama.AsyncClient(server).embed(model=MODEL, input=TEXTS)
-    assert_same_vectors(answer.embeddings, own.embed(TEXTS))

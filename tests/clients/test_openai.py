@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,13 +51,6 @@ def test_dimensions_are_truncated_then_normalized(client, own):
     got = vectors(client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64, extra_body=forced))
     np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
     assert_same_vectors(got, own.embed(TEXTS)[:, :64])
-
-
-async def test_the_async_client_returns_the_same(server, own):
-    """AsyncOpenAI, with concurrent requests."""
-    async with openai.AsyncOpenAI(base_url=f"{server}/v1", api_key="none is needed") as client:
-        answers = await asyncio.gather(*(client.embeddings.create(model=MODEL, input=text) for text in TEXTS))
-    assert_same_vectors([vectors(answer)[0] for answer in answers], own.embed(TEXTS))
 
 
 def test_models_are_listed_and_found_by_an_id_with_a_slash(client):

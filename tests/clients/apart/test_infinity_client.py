@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from http import HTTPStatus
-from io import BytesIO
 
-import httpx
 import numpy as np
 import pytest
-from infinity_client import AuthenticatedClient, Client
+from infinity_client import Client
 from infinity_client.api.default import classify, embeddings, health, models, rerank
 from infinity_client.errors import UnexpectedStatus
 from infinity_client.models import (
@@ -21,7 +18,6 @@ from infinity_client.models import (
     RerankInput,
 )
 from infinity_client.vision_client import InfinityVisionAPI
-from PIL import Image
 from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
 
@@ -109,31 +105,8 @@ def test_the_vision_client_embeds_texts(server, own):
     assert tokens == own.count_tokens(TEXTS[:3])
 
 
-def test_the_vision_client_embeds_pictures(pictures):
-    """It sends them as JPEG, and decodes base64."""
-    images = [Image.new("RGB", (64, 64), colour) for colour in ("red", "navy", "white")]
-    files = [BytesIO(), BytesIO(), BytesIO()]
-    for image, file in zip(images, files, strict=True):
-        image.save(file, "JPEG")
-    inputs = [{"image": base64.b64encode(file.getvalue()).decode()} for file in files]
-    own = httpx.post(f"{pictures.url}/vectord/embed", json={"inputs": inputs}).json()
-    api = InfinityVisionAPI(pictures.url, model="tiny-clip")
-    vectors, tokens = api.image_embed("tiny-clip", images).result()
-    assert_same_vectors(np.concatenate(vectors), np.array([item["dense"] for item in own["data"]]))
-    assert tokens == 17 * len(images)
-
-
 def test_pictures_by_their_modality(pictures):
     """As data URIs, the vectors of transformers."""
     body = OpenAIEmbeddingInputImage(input_=pictures.uris, modality=OpenAIEmbeddingInputImageModality.IMAGE)
     answer = embeddings.sync(client=Client(base_url=pictures.url), body=body)
     assert_same_vectors([item.embedding for item in answer.data], pictures.vectors)
-
-
-def test_a_key_is_required(guarded_server, key):
-    """A wrong one is 401."""
-    body = OpenAIEmbeddingInputText(input_="x")
-    allowed = AuthenticatedClient(base_url=guarded_server, token=key)
-    assert embeddings.sync_detailed(client=allowed, body=body).status_code == HTTPStatus.OK
-    stranger = AuthenticatedClient(base_url=guarded_server, token="wrong")
-    assert embeddings.sync_detailed(client=stranger, body=body).status_code == HTTPStatus.UNAUTHORIZED

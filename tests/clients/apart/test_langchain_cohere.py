@@ -46,9 +46,3 @@ def test_an_unknown_model_is_not_found(asked):
     """As Cohere's own error."""
     with pytest.raises(cohere.NotFoundError, match="No such model"):
         CohereRerank(model="no-such-model", **asked).rerank(PASSAGES, QUERY)
-
-
-async def test_the_async_methods_return_the_same(asked, own):
-    """aembed_documents."""
-    vectors = await CohereEmbeddings(model=MODEL, **asked).aembed_documents(TEXTS[:3])
-    assert_same_vectors(vectors, own.embed(TEXTS[:3]))
