@@ -51,11 +51,10 @@ OTHERWISE = {
 class Example:
     dialect: Dialect
     route: Route
-    prefix: str  # of the path
 
     @property
     def path(self) -> str:
-        return self.prefix + re.sub(r"\{\w+(:path)?\}", DEFAULT_MODEL, self.route.path)
+        return re.sub(r"\{\w+(:path)?\}", DEFAULT_MODEL, self.route.path)
 
     @property
     def body(self) -> bytes | None:
@@ -67,19 +66,14 @@ class Example:
 
     def __str__(self) -> str:
         by = f" by {min(keys)}" if (keys := self.route.one_of | self.route.required) else ""
-        return f"{self.dialect.name} {self.route.method} {self.prefix}{self.route.path}{by}"
+        return f"{self.dialect.name} {self.route.method} {self.route.path}{by}"
 
 
-EXAMPLES = [
-    Example(dialect, route, prefix)
-    for dialect in load_dialects(ORDER)
-    for route in dialect.routes
-    for prefix in ("", f"/dialects/{dialect.name}")
-]
+EXAMPLES = [Example(dialect, route) for dialect in load_dialects(ORDER) for route in dialect.routes]
 
 
 def _differs(example: Example) -> bool:
-    return not example.prefix and (example.dialect.name, example.route.path) in OTHERWISE
+    return (example.dialect.name, example.route.path) in OTHERWISE
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +103,13 @@ async def _ask_all(composed: compose.Composition) -> dict[str, Reply]:
 
 @pytest.mark.parametrize("product_name", ORDER)
 def test_an_example_has_the_response_of_the_page(product_name: str, replies: dict[str, Reply]) -> None:
-    """This holds on the shared path and under the product's own prefix."""
+    """On the shared path; tests/products has those under the product's own prefix."""
     for example in (one for one in EXAMPLES if one.dialect.name == product_name):
         reply = replies[str(example)]
         # The example removes a model that the settings name.
         expected = 403 if example.route.method == "DELETE" else STATUSES.get(example.route.path, 200)
         assert reply.status == expected, (example, reply.body)
-        if reply.status == 200 and (example.prefix or not _differs(example)):
+        if reply.status == 200 and not _differs(example):
             assert fits(reply.body, example.route.answers), example
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from tests.compute.networks.tiny_decoders import CASES as DECODERS
 from tests.models import write_bert
 from tests.pdfs import pdf_of
-from tests.products.test_real_models import served
+from tests.products.test_real_models import Ask, served
 from tests.server.test_fetching import NAME, Names, answer, hosting
 from tests.towers import image_of, media_of, write_towers
 
 from vectord.products.common.media import DOT
 from vectord.server.fetching import Fetcher
 from vectord.text import images
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one server for most tests
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 PART = {"type": "image_url", "image_url": {"url": IMAGE}}
@@ -160,36 +164,46 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
 DIALECTS = ("openai", "cohere", "jina", "voyage", "infinity", "vectord", "google", "vllm", "llamacpp")
 
 
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_towers(tmp_path_factory.mktemp("towers") / "clip", "CLIP")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ask(clip: Path) -> AsyncIterator[Ask]:
+    async with served(clip, dialects=DIALECTS) as ask:
+        yield ask
+
+
 def found(answer: Any, way: str) -> Any:
     for key in way.split("."):
         answer = answer[int(key)] if isinstance(answer, list) else answer[key]
     return answer
 
 
-async def test_every_form_is_the_same_image(tmp_path: Path) -> None:
+async def test_every_form_is_the_same_image(ask: Ask) -> None:
     """In all APIs, among texts, as a data URI, as base64 and in objects: the vector of vectord's own API."""
     wrong = []
-    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
-        own = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=[{"image": URI}])
-        assert own.status == 200, own.body
-        (want,) = (item["dense"] for item in own.json["data"])
-        for name, (path, body, way) in READ.items():
-            model = {} if "google" in path else {"model": "clip"}
-            reply = await ask(f"/dialects/{path}", **model, **body)
-            if reply.status != 200 or not np.allclose(found(reply.json, way), want, atol=1e-5):
-                wrong.append((name, reply.status, reply.body[:300]))
-        voyage = await ask("/dialects/" + READ["Voyage"][0], model="clip", **READ["Voyage"][1])
-        usage = voyage.json["usage"]
-        assert (usage["image_pixels"], usage["video_pixels"]) == (40 * 50, 0)
-        assert usage["total_tokens"] == usage["text_tokens"] + 17
-        cohere = await ask("/dialects/" + READ["Cohere 1"][0], model="clip", **READ["Cohere 1"][1])
-        assert cohere.json["meta"]["billed_units"] == {"input_tokens": 34, "images": 2, "image_tokens": 34}
-        assert cohere.json["images"] == [{"width": 40, "height": 50, "format": "png", "bit_depth": 24}] * 2
-        google = await ask("/dialects/" + READ["Google"][0], **READ["Google"][1])
-        tokens = {one["modality"]: one["tokenCount"] for one in google.json["usageMetadata"]["promptTokensDetails"]}
-        assert tokens == {"TEXT": google.json["usageMetadata"]["promptTokenCount"] - 17, "IMAGE": 17}
-        used = own.json["usage"]
-        assert (used["tokens"], used["image_tokens"], used["pixels"]) == (17, 17, 40 * 50)
+    own = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=[{"image": URI}])
+    assert own.status == 200, own.body
+    (want,) = (item["dense"] for item in own.json["data"])
+    for name, (path, body, way) in READ.items():
+        model = {} if "google" in path else {"model": "clip"}
+        reply = await ask(f"/dialects/{path}", **model, **body)
+        if reply.status != 200 or not np.allclose(found(reply.json, way), want, atol=1e-5):
+            wrong.append((name, reply.status, reply.body[:300]))
+    voyage = await ask("/dialects/" + READ["Voyage"][0], model="clip", **READ["Voyage"][1])
+    usage = voyage.json["usage"]
+    assert (usage["image_pixels"], usage["video_pixels"]) == (40 * 50, 0)
+    assert usage["total_tokens"] == usage["text_tokens"] + 17
+    cohere = await ask("/dialects/" + READ["Cohere 1"][0], model="clip", **READ["Cohere 1"][1])
+    assert cohere.json["meta"]["billed_units"] == {"input_tokens": 34, "images": 2, "image_tokens": 34}
+    assert cohere.json["images"] == [{"width": 40, "height": 50, "format": "png", "bit_depth": 24}] * 2
+    google = await ask("/dialects/" + READ["Google"][0], **READ["Google"][1])
+    tokens = {one["modality"]: one["tokenCount"] for one in google.json["usageMetadata"]["promptTokensDetails"]}
+    assert tokens == {"TEXT": google.json["usageMetadata"]["promptTokenCount"] - 17, "IMAGE": 17}
+    used = own.json["usage"]
+    assert (used["tokens"], used["image_tokens"], used["pixels"]) == (17, 17, 40 * 50)
     assert not wrong, wrong
 
 
@@ -205,41 +219,39 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-async def test_a_bad_image_is_refused_with_its_place(tmp_path: Path) -> None:
+async def test_a_bad_image_is_refused_with_its_place(ask: Ask) -> None:
     """In the caller's words for the field, with the index of the input, and with no value of the request."""
     wrong = []
-    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
-        for name, (image, reason) in BAD.items():
-            jina = await ask("/dialects/jina/v1/embeddings", model="clip", input=["a fox", {"image": image}])
-            said = str(jina.json["detail"])
-            if jina.status != 422 or reason not in said or "input[1]" not in said or "example.com" in said:
-                wrong.append((name, jina.status, said))
-            if isinstance(image, str):
-                cohere = await ask("/dialects/cohere/v2/embed", model="clip", images=[URI, image])
-                said = cohere.json["message"]
-                if cohere.status != 400 or reason not in said or "images[1]" not in said:
-                    wrong.append((name, cohere.status, said))
-        both = await ask("/dialects/jina/v1/embeddings", model="clip", input=[{"text": "a", "image": URI}])
-        assert "an image and a text; this model embeds each of them alone" in both.json["detail"]
+    for name, (image, reason) in BAD.items():
+        jina = await ask("/dialects/jina/v1/embeddings", model="clip", input=["a fox", {"image": image}])
+        said = str(jina.json["detail"])
+        if jina.status != 422 or reason not in said or "input[1]" not in said or "example.com" in said:
+            wrong.append((name, jina.status, said))
+        if isinstance(image, str):
+            cohere = await ask("/dialects/cohere/v2/embed", model="clip", images=[URI, image])
+            said = cohere.json["message"]
+            if cohere.status != 400 or reason not in said or "images[1]" not in said:
+                wrong.append((name, cohere.status, said))
+    both = await ask("/dialects/jina/v1/embeddings", model="clip", input=[{"text": "a", "image": URI}])
+    assert "an image and a text; this model embeds each of them alone" in both.json["detail"]
     assert not wrong, wrong
 
 
-async def test_each_page_of_a_pdf_has_a_vector_in_jinas_api(tmp_path: Path) -> None:
+async def test_each_page_of_a_pdf_has_a_vector_in_jinas_api(ask: Ask) -> None:
     """In order, with its number: as in vectord's own API."""
     pdf, path = {"pdf": base64.b64encode(pdf_of()).decode()}, "/dialects/jina/v1/embeddings"
-    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
-        own = await ask("/dialects/vectord/vectord/embed", inputs=["a fox", pdf, {"image": URI}])
-        reply = await ask(path, input=["a fox", pdf, {"image": URI}])
-        assert reply.status == 200, reply.body
-        data = reply.json["data"]
-        assert [(one["index"], one.get("page")) for one in data] == [(0, None), (1, 1), (2, 2), (3, 3), (4, None)]
-        for one, want in zip(data, own.json["data"], strict=True):
-            np.testing.assert_allclose(one["embedding"], want["dense"], atol=1e-6)
-        bad = await ask(path, input=["a fox", {"pdf": "AAAA"}])
-        assert bad.status == 422 and bad.json["detail"].startswith("`input[1]`"), bad.body
+    own = await ask("/dialects/vectord/vectord/embed", inputs=["a fox", pdf, {"image": URI}])
+    reply = await ask(path, input=["a fox", pdf, {"image": URI}])
+    assert reply.status == 200, reply.body
+    data = reply.json["data"]
+    assert [(one["index"], one.get("page")) for one in data] == [(0, None), (1, 1), (2, 2), (3, 3), (4, None)]
+    for one, want in zip(data, own.json["data"], strict=True):
+        np.testing.assert_allclose(one["embedding"], want["dense"], atol=1e-6)
+    bad = await ask(path, input=["a fox", {"pdf": "AAAA"}])
+    assert bad.status == 422 and bad.json["detail"].startswith("`input[1]`"), bad.body
 
 
-async def test_every_form_may_have_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_form_may_have_a_url(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the data URI, of a host that the operator lists. The vector is that of the file."""
     # A plain string with a URL is a text.
     bodies = {name: one for name, one in READ.items() if URI in json.dumps(one) and "strings" not in name}
@@ -253,7 +265,7 @@ async def test_every_form_may_have_a_url(tmp_path: Path, monkeypatch: pytest.Mon
     wrong = []
     async with (
         hosting({"/a.png": answer(base64.b64decode(SENT)), "/b.pdf": answer(b"no PDF")}) as host,
-        served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS, allow_media_urls=(NAME,)) as ask,
+        served(clip, dialects=DIALECTS, allow_media_urls=(NAME,)) as ask,
     ):
         own = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=[{"image": URI}])
         want = own.json["data"][0]["dense"]
@@ -271,55 +283,53 @@ async def test_every_form_may_have_a_url(tmp_path: Path, monkeypatch: pytest.Mon
     assert not wrong, wrong
 
 
-async def test_images_are_scored_by_their_vectors(tmp_path: Path) -> None:
+async def test_images_are_scored_by_their_vectors(ask: Ask) -> None:
     """On both sides, alone or in lists, and the answer repeats the parts; a text with an image is refused."""
-    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
 
-        async def asked(path: str, **body: Any) -> Any:
-            reply = await ask(f"/dialects/vllm/{path}", model="clip", **body)
-            assert reply.status == 200, reply.body
-            return reply.json
+    async def asked(path: str, **body: Any) -> Any:
+        reply = await ask(f"/dialects/vllm/{path}", model="clip", **body)
+        assert reply.status == 200, reply.body
+        return reply.json
 
-        image, text = {"content": [OBJECT]}, {"content": [{"type": "text", "text": "a fox"}]}
-        embedded = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=["a fox", {"image": URI}, "birds"])
-        vectors = np.array([item["dense"] for item in embedded.json["data"]])
-        cosines = vectors @ vectors.T
-        scored = await asked("score", queries="a fox", documents=[image, "birds", text])
-        np.testing.assert_allclose([one["score"] for one in scored["data"]], cosines[0, [1, 2, 0]], atol=1e-5)
-        scored = await asked("score", data_1=image, data_2=["a fox", "birds"])
-        np.testing.assert_allclose([one["score"] for one in scored["data"]], cosines[1, [0, 2]], atol=1e-5)
-        scored = await asked("score", text_1=["birds", image], text_2={"content": [*text["content"], OBJECT]})
-        np.testing.assert_allclose([one["score"] for one in scored["data"]], [cosines[2, 0], 1], atol=1e-5)
-        ranked = (await asked("rerank", query=image, documents=["birds", image, {"text": "a fox"}]))["results"]
-        assert {one["index"]: one["document"] for one in ranked} == {
-            0: {"text": "birds"},
-            1: {"text": None, "multi_modal": [OBJECT]},
-            2: {"text": "a fox"},
-        }
-        assert ranked[0]["index"] == 1
-        both = {"content": [*text["content"], OBJECT]}
-        for body, place in (
-            ({"query": both, "documents": ["birds"]}, "`query` has an image and a text"),
-            ({"query": "birds", "documents": ["birds", both]}, "`documents[1]` has an image and a text"),
-            ({"query": image, "documents": ["birds"], "max_tokens_per_query": 9}, "`query` is or has an image"),
-        ):
-            refused = await ask("/dialects/vllm/rerank", model="clip", **body)
-            assert refused.status == 400 and place in refused.json["error"]["message"], refused.body
+    image, text = {"content": [OBJECT]}, {"content": [{"type": "text", "text": "a fox"}]}
+    embedded = await ask("/dialects/vectord/vectord/embed", model="clip", inputs=["a fox", {"image": URI}, "birds"])
+    vectors = np.array([item["dense"] for item in embedded.json["data"]])
+    cosines = vectors @ vectors.T
+    scored = await asked("score", queries="a fox", documents=[image, "birds", text])
+    np.testing.assert_allclose([one["score"] for one in scored["data"]], cosines[0, [1, 2, 0]], atol=1e-5)
+    scored = await asked("score", data_1=image, data_2=["a fox", "birds"])
+    np.testing.assert_allclose([one["score"] for one in scored["data"]], cosines[1, [0, 2]], atol=1e-5)
+    scored = await asked("score", text_1=["birds", image], text_2={"content": [*text["content"], OBJECT]})
+    np.testing.assert_allclose([one["score"] for one in scored["data"]], [cosines[2, 0], 1], atol=1e-5)
+    ranked = (await asked("rerank", query=image, documents=["birds", image, {"text": "a fox"}]))["results"]
+    assert {one["index"]: one["document"] for one in ranked} == {
+        0: {"text": "birds"},
+        1: {"text": None, "multi_modal": [OBJECT]},
+        2: {"text": "a fox"},
+    }
+    assert ranked[0]["index"] == 1
+    both = {"content": [*text["content"], OBJECT]}
+    for body, place in (
+        ({"query": both, "documents": ["birds"]}, "`query` has an image and a text"),
+        ({"query": "birds", "documents": ["birds", both]}, "`documents[1]` has an image and a text"),
+        ({"query": image, "documents": ["birds"], "max_tokens_per_query": 9}, "`query` is or has an image"),
+    ):
+        refused = await ask("/dialects/vllm/rerank", model="clip", **body)
+        assert refused.status == 400 and place in refused.json["error"]["message"], refused.body
 
 
 async def test_a_request_with_very_many_tiny_images_is_refused_for_their_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first one is decoded, in each API."""
-    async with served(write_towers(tmp_path / "clip", "CLIP"), dialects=DIALECTS) as ask:
-        monkeypatch.setattr(images, "decoded", None)
-        for name, (path, key, item) in {
-            "vectord": ("vectord/vectord/embed", "inputs", {"image": DOT}),
-            "OpenAI": ("openai/v1/embeddings", "input", {"image": DOT}),
-            "Jina": ("jina/v1/embeddings", "input", DOT),
-            "Cohere": ("cohere/v2/embed", "images", DOT),
-            "Voyage": ("voyage/v1/multimodalembeddings", "inputs", {"content": [{"image_base64": DOT}]}),
-            "vLLM": ("vllm/v1/embeddings", "messages", [{"role": "user", "content": [OBJECT]}]),
-        }.items():
-            reply = await ask(f"/dialects/{path}", model="clip", **{key: [item] * 5000})
-            assert 400 <= reply.status < 500 and b"at most" in reply.body, (name, reply.body)
+    monkeypatch.setattr(images, "decoded", None)
+    for name, (path, key, item) in {
+        "vectord": ("vectord/vectord/embed", "inputs", {"image": DOT}),
+        "OpenAI": ("openai/v1/embeddings", "input", {"image": DOT}),
+        "Jina": ("jina/v1/embeddings", "input", DOT),
+        "Cohere": ("cohere/v2/embed", "images", DOT),
+        "Voyage": ("voyage/v1/multimodalembeddings", "inputs", {"content": [{"image_base64": DOT}]}),
+        "vLLM": ("vllm/v1/embeddings", "messages", [{"role": "user", "content": [OBJECT]}]),
+    }.items():
+        reply = await ask(f"/dialects/{path}", model="clip", **{key: [item] * 5000})
+        assert 400 <= reply.status < 500 and b"at most" in reply.body, (name, reply.body)

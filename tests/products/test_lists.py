@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from tests.checkpoints.reading import refusal
 from tests.compute.networks.tiny_decoders import write
 from tests.compute.networks.tiny_encoders import change_config
@@ -20,6 +21,8 @@ from tests.text.makers import byte_level
 from tests.text.test_listwise import ASKED, PASSAGE, SPECIALS, own_parts, own_prompt
 
 from vectord import Embedder
+
+sharing = pytest.mark.asyncio(loop_scope="module")  # the server
 
 QUERY = "what does the fox do?"
 PASSAGES = ["the fox jumps over a lazy dog", "many small birds sing", f"a {PASSAGE}green tree", "", "the fox sleeps"]
@@ -94,7 +97,7 @@ def expected(folder: Path) -> np.ndarray:
     return own_scores(folder, QUERY, PASSAGES)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ask(folder: Path) -> AsyncIterator[Ask]:
     names = ("tei", "cohere", "voyage", "jina", "vllm", "infinity", "llamacpp", "nvidia", "mixedbread", "weaviate")
     names += ("semantic_explorer", "smart_embedder", "simple_inference_server", "vectord")
@@ -121,6 +124,7 @@ ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@sharing
 async def test_every_route_has_the_models_own_scores_and_order(ask: Ask, expected: np.ndarray) -> None:
     """All requests at once, so that a batch has lists of several. The tokens of a list are counted once."""
     paths = [path if name == "vectord" else f"/dialects/{name}{path}" for name, (path, _) in ROUTES.items()]
@@ -146,6 +150,7 @@ def _tokens(passages: Sequence[str]) -> int:
     return len(byte_level(*SPECIALS).encode(prompt).ids)
 
 
+@sharing
 async def test_a_list_longer_than_the_models_text_has_its_own_scores(ask: Ask, folder: Path) -> None:
     """Its parts share the mean of their queries' states, and displace no vectors from the cache."""
     passages = [f"{text} " * 80 for text in PASSAGES for _ in range(3)]
@@ -159,6 +164,7 @@ async def test_a_list_longer_than_the_models_text_has_its_own_scores(ask: Ask, f
     assert "\nvectord_cache_texts 0.0\n" in metrics.body.decode()
 
 
+@sharing
 async def test_an_instruction_is_read(ask: Ask, folder: Path) -> None:
     """And pairs of one query are lists of one passage, as in vLLM's /score with as many queries as documents."""
     instructed = await ask("/dialects/vllm/rerank", query=QUERY, documents=PASSAGES, instruction="Find a fox")
@@ -170,6 +176,7 @@ async def test_an_instruction_is_read(ask: Ask, folder: Path) -> None:
     np.testing.assert_allclose([item["score"] for item in pairs.json["data"]], alone, atol=2e-5)
 
 
+@sharing
 async def test_a_reranker_of_lists_neither_embeds_nor_classifies(ask: Ask) -> None:
     """Its states at the markers mean nothing by themselves."""
     refused = [await ask("/vectord/embed", inputs=["a"]), await ask("/vectord/classify", inputs=["a"])]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from tests.checkpoints.reading import refusal
 from tests.compute.networks.jina_tasks import INSTRUCTIONS, task_states, write_jina_tasks
 from tests.compute.networks.test_adapters import ATTENTION, merged_states, write_peft
@@ -19,6 +20,8 @@ from tests.compute.networks.tiny_encoders import CASES as CASES_OF_ENCODERS
 from tests.compute.networks.tiny_encoders import change_config
 from tests.models import write_bert
 from tests.products.test_real_models import Ask, served
+
+sharing = pytest.mark.asyncio(loop_scope="module")  # the server
 
 TEXT = "many small birds sing"
 
@@ -60,7 +63,7 @@ def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ask(folder: Path) -> AsyncIterator[Ask]:
     async with served(folder, dialects=("jina", "openai", "cohere", "tei", "vectord")) as ask:
         yield ask
@@ -89,6 +92,7 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
 ]
 
 
+@sharing
 async def test_each_field_chooses_its_adapter(ask: Ask, expected: dict[str | None, np.ndarray]) -> None:
     """All requests run at once, so that batches mix the tasks, and once more from the cache."""
     for _ in range(2):
@@ -98,6 +102,7 @@ async def test_each_field_chooses_its_adapter(ask: Ask, expected: dict[str | Non
             np.testing.assert_allclose(_vector(reply.json), expected[task], atol=1e-4, err_msg=f"{path} {body}")
 
 
+@sharing
 async def test_an_unknown_task_is_refused(ask: Ask) -> None:
     """The error lists the model's tasks."""
     reply = await ask(JINA, input=[TEXT], task="code.query")
@@ -105,6 +110,7 @@ async def test_an_unknown_task_is_refused(ask: Ask) -> None:
     assert "separation" in str(reply.json)
 
 
+@sharing
 async def test_a_task_that_is_not_the_adapter_in_the_model_s_name_is_refused(ask: Ask) -> None:
     """And one that is the same is not."""
     both = [
