@@ -59,13 +59,24 @@ def _log_ignored(path: Path, keys: tuple[str, ...]) -> None:
     log.info("%s: ignored, as by transformers: %s", path, ", ".join(keys))
 
 
+@cache
+def _reference() -> Mapping[str, Any]:
+    table: dict[str, Any] = json.loads(REFERENCE_KEYS.read_text("utf-8"))
+    return table
+
+
+def class_defaults(model_type: str) -> dict[str, Any]:
+    """Return what transformers' config class of this model_type has for keys that files leave out."""
+    return dict(_reference()["defaults"][model_type])
+
+
 def transformers_reads(settings: Settings, model_type: str, sources: str = "") -> Callable[[str], bool]:
     """Return a predicate: whether transformers reads a key of config.json for this model_type.
 
     sources: the code of the classes that compute the model, for a model_type that the generated table lacks. Code of
     the model's own (auto_map) may read any key.
     """
-    table = json.loads(REFERENCE_KEYS.read_text("utf-8"))
+    table = _reference()
     own = table["model_types"].get(model_type, sources)
     if not own or settings.fields.get("auto_map"):
         return lambda key: True

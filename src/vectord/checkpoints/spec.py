@@ -25,18 +25,8 @@ DenseActivation = Literal[ScoreActivation, "prelu", "glu"]  # with a weight of i
 
 # Architectures whose activations overflow float16.
 NEVER_FLOAT16 = frozenset(
-    {
-        "bigemma3_text",
-        "embedding_gemma2",
-        "embedding_gemma2_text",
-        "gemma2",
-        "gemma3_text",
-        "gemma4_vision",
-        "mt5",
-        "t5",
-        "t5gemma2_decoder",
-        "t5gemma2_encoder",
-    }
+    {"bigemma3_text", "embedding_gemma2", "embedding_gemma2_text", "gemma2", "gemma3_text", "gemma4_vision"}
+    | {"mt5", "t5", "t5gemma2_decoder", "t5gemma2_encoder"}
 )
 # Architectures that `auto` computes in float32. Their attention scores are not divided by the root of the heads' width,
 # so they may be large: with transformers' random weights, rounding only the word vectors to bfloat16 leaves a cosine of

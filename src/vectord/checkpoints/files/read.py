@@ -63,7 +63,11 @@ class Settings(Mapping[str, Any]):
 
     def section(self, key: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> Settings:
         """Return the object at `key`, with the default of each entry that it lacks."""
-        return Settings(self.path, {**defaults, **self.value(key, dict[str, Any], {})}, self.allowed)
+        return self.of({**defaults, **self.value(key, dict[str, Any], {})})
+
+    def of(self, fields: Mapping[str, Any]) -> Settings:
+        """Return other entries for the same file, of which none is read yet."""
+        return Settings(self.path, fields, self.allowed)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return the boolean at `key`, or `default` without one."""
@@ -100,7 +104,7 @@ class Settings(Mapping[str, Any]):
 def unread_settings(path: Path, fields: Mapping[str, Any]) -> Settings:
     """Return the same settings with no key read yet, for another reader; `path` if `fields` are not from a file."""
     if isinstance(fields, Settings):
-        return Settings(fields.path, fields.fields, fields.allowed)
+        return fields.of(fields.fields)
     return Settings(path, fields)
 
 

@@ -121,7 +121,7 @@ def _with_expansion(colbert: Colbert, config: Settings) -> Colbert:
         return colbert
     if not isinstance(expansion, dict) or not {"strategy", "length"} <= expansion.keys():
         raise ModelUnavailable(f"{config.path}: query_expansion must be an object with a strategy and a length")
-    settings = Settings(config.path, expansion, config.allowed)
+    settings = config.of(expansion)
     fixed = settings.one_of("strategy", ("fixed", "min"), "fixed") == "fixed"
     length = settings.whole("length", least=3, most=LENGTH_LIMIT)
     if colbert.query_length is not None and colbert.query_length < length:

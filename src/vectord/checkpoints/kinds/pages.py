@@ -19,34 +19,25 @@ import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, read_settings
-from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
-from vectord.checkpoints.kinds.qwen_vl import GENERATIONS, ROW, file_limits, read_networks
+from vectord.checkpoints.kinds.qwen_vl import GENERATIONS, ROW, read_networks
 from vectord.checkpoints.kinds.towers import (
-    SIGLIP_IMAGES,
     SIGLIP_PIXELS,
     Limit,
     image_settings,
     pixel_settings,
+    read_filter,
     read_layer,
     read_shape,
+    read_sides,
     refuse_unused,
+    second_network,
 )
-from vectord.checkpoints.spec import (
-    Colbert,
-    FreeSize,
-    ImageProcessor,
-    ImageText,
-    ModelSpec,
-    Pooling,
-    PromptText,
-    Tiling,
-)
+from vectord.checkpoints.spec import Colbert, ImageProcessor, ImageText, ModelSpec, Pooling, PromptText, Tiling
 from vectord.errors import ConfigError, ModelUnavailable
 
-SIDE_LIMIT = 4096  # of an image after its first resize, as in Idefics3's processor
 _IMAGE = "<image>"
 _QWEN_PROMPT = f"<|im_start|>user\n<|vision_start|>{ROW}<|vision_end|>Describe the image."
 _QWEN_END = "<|im_end|><|endoftext|>"
@@ -55,10 +46,9 @@ _QWEN_END = "<|im_end|><|endoftext|>"
 class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """One model_type. The names and the defaults are those of transformers 5.24."""
 
-    # Those of qwen_vl.py leave these out, down to `row`: GENERATIONS has them.
+    # Those of qwen_vl.py leave these out, down to `row`.
     model_type: str = ""  # of its vlm_config
     text_type: str = ""  # of the network of texts
-    text_defaults: Mapping[str, Any] = {}
     processor: str = ""  # the class of the images' processor
     tiles: bool = False  # whether that divides images
     resample: int = 3  # Pillow's number of its default filter
@@ -69,31 +59,15 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     before: str = ""  # that prefix
     suffix: str  # after a query
     framed: bool | None = None  # False: `around`, `before` and `suffix` have all special tokens
-    view: str  # see ImageText
+    view: str = "{rows}"  # see ImageText
     tile: str = ""
 
 
-_COLQWEN2 = Pages(
-    row=ROW,
-    prompt=_QWEN_PROMPT + _QWEN_END,
-    query_prefix="Query: ",
-    suffix="<|endoftext|>" * 10,
-    view="{rows}",
-)
+_COLQWEN2 = Pages(row=ROW, prompt=_QWEN_PROMPT + _QWEN_END, query_prefix="Query: ", suffix="<|endoftext|>" * 10)
 PAGES: Mapping[str, Pages] = {
     "colmodernvbert": Pages(
         model_type="modernvbert",
         text_type="modernbert",
-        text_defaults={
-            "hidden_size": 768,
-            "intermediate_size": 1152,
-            "num_hidden_layers": 22,
-            "num_attention_heads": 12,
-            "hidden_activation": "gelu",
-            "max_position_embeddings": 8192,
-            "norm_eps": 1e-5,
-            "vocab_size": 50368,
-        },
         processor="Idefics3",
         tiles=True,
         resample=1,
@@ -106,27 +80,13 @@ PAGES: Mapping[str, Pages] = {
     "colpali": Pages(
         model_type="paligemma",
         text_type="gemma",
-        text_defaults={
-            "hidden_size": 3072,
-            "intermediate_size": 24576,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "head_dim": 256,
-            "hidden_act": "gelu_pytorch_tanh",
-            "max_position_embeddings": 8192,
-            "rms_norm_eps": 1e-6,
-            "vocab_size": 256000,
-        },
         processor="Siglip",
-        resample=3,
         prompt="Describe the image.",
         around=f"{_IMAGE}<bos>{{prompt}}\n",
         query_prefix="Question: ",
         before="<bos>",
         suffix="<pad>" * 10 + "\n",
         framed=False,
-        view="{rows}",
     ),
     "colqwen2": _COLQWEN2,
     # Its reference is tomoro's own class, or colpali_engine's.
@@ -160,11 +120,11 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
     pages, config = PAGES[folder.model_type], folder.config
     is_native = "vlm_config" in config  # of transformers' class
     whole = config.section("vlm_config") if is_native else config
-    spec = _add_qwen(folder, spec, whole) if pages.row == ROW else _add_siglip(folder, spec, whole)
+    spec = (_add_qwen if pages.row == ROW else _add_siglip)(folder, spec, whole)
     name = next((each for each in _LAYERS if find_tensor(spec.weights, f"{each}.weight")), _LAYERS[0])
     layer = read_layer(spec, name, spec.hidden_size, bias=True)
     assert spec.images is not None and spec.images.processor is not None, "of a model of pages"
-    around, query = _prompts(folder, spec.images.processor)
+    around, query = _prompts(folder, pages, spec.images.processor)
     if is_native:
         config.one_of("auto_map", (None,))
         own = harmless("the tensor has it", "embedding_dim")
@@ -184,14 +144,28 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
     )
 
 
+def _add_qwen(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelSpec:
+    """The facts of both networks. whole: the config with their sections. tomoro's class has its own limit of images."""
+    is_tomoros = whole.get("model_type") == "colqwen3"
+    if is_tomoros:  # its class (auto_map) is known; the tensor has embed_dim, and nothing is padded here
+        own = {"auto_map", "embed_dim", "padding_side"}
+        whole = whole.of({key: value for key, value in whole.items() if key not in own})
+    generation = "qwen3_vl" if is_tomoros else str(whole.get("model_type"))
+    if generation not in GENERATIONS:
+        raise ModelUnavailable(
+            f"{whole.path}: model_type {generation[:80]} is not supported in vlm_config; supported are "
+            f"{', '.join(GENERATIONS)}"
+        )
+    return read_networks(folder, spec, whole, generation, max_blocks=_TOMOROS_BLOCKS if is_tomoros else None)
+
+
 def _add_siglip(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelSpec:
-    """The facts of both networks. whole: the config with their sections."""
+    """The same, of a SigLIP for images."""
     pages, config = PAGES[folder.model_type], folder.config
-    given = whole.value("text_config", dict[str, Any], {})
     # Gemma's texts attend to all of it, as its images do: the processor marks no part of them as a suffix.
     causal = {"is_causal": False, "use_bidirectional_attention": None} if pages.text_type == "gemma" else {}
-    section = {**pages.text_defaults, **given, **causal, "model_type": pages.text_type}
-    texts = Settings(config.path, section, folder.allowed)
+    given = whole.value("text_config", dict[str, Any], {})
+    texts = config.of({**class_defaults(pages.text_type), **given, **causal, "model_type": pages.text_type})
     width = texts.whole("hidden_size", most=WIDTH_LIMIT)
     images = _images(folder, spec, whole, width)
     refuse_unread(whole, {**CONFIG, **_HARMLESS}, transformers_reads(whole, pages.model_type))
@@ -200,33 +174,74 @@ def _add_siglip(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelS
         config=texts,
         hidden_size=width,
         max_tokens=texts.whole("max_position_embeddings", most=WIDTH_LIMIT),
-        images=replace(images, fingerprint=fingerprint(images)),
+        images=images,
         others=(*_IMAGES, *_CONNECTORS),
     )
 
 
-def _add_qwen(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelSpec:
-    """The same. tomoro's class has limits of its own for images."""
-    is_tomoros = whole.get("model_type") == "colqwen3"
-    if is_tomoros:  # its class (auto_map) is known; the tensor has embed_dim, and nothing is padded here
-        own = {"auto_map", "embed_dim", "padding_side"}
-        whole = Settings(whole.path, {key: value for key, value in whole.items() if key not in own}, whole.allowed)
-    generation = "qwen3_vl" if is_tomoros else str(whole.get("model_type"))
-    if generation not in GENERATIONS:
-        raise ModelUnavailable(
-            f"{whole.path}: model_type {generation[:80]} is not supported in vlm_config; supported are "
-            f"{', '.join(GENERATIONS)}"
-        )
-    return read_networks(folder, spec, whole, generation, _tomoros_limits if is_tomoros else file_limits)
-
-
-def _tomoros_limits(settings: Settings, block: int) -> FreeSize:
-    return replace(file_limits(settings, block), max_pixels=_TOMOROS_BLOCKS * block**2)
-
-
-def _prompts(folder: ModelFolder, processor: ImageProcessor) -> tuple[str, str]:
-    """The words around an image, with the place {image}, and those before a query."""
+def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -> ModelSpec:
+    """The network of images. width: of the rows that it gives to texts."""
     pages = PAGES[folder.model_type]
+    settings = image_settings(folder, pages.processor)
+    merge = whole.whole("pixel_shuffle_factor", 4, most=64) if pages.tiles else 1
+    patches = "embeddings.patch_embedding.weight"
+    prefix = next((each for each in _VISION if find_tensor(spec.weights, each + patches)), _VISION[0])
+    _, (*_, side) = read_shape(spec, prefix + patches, 4)
+    _, (positions, inner) = read_shape(spec, f"{prefix}embeddings.position_embedding.weight", 2)
+    tiling = None
+    if pages.tiles:
+        settings.one_of("do_image_splitting", (None, True))
+        (longest,), (size,) = (
+            read_sides(settings, key, {"longest_edge": most}, ("longest_edge",))
+            for key, most in (("size", 1456), ("max_image_size", 364))
+        )
+        tiling = Tiling(longest_edge=longest, side=size)
+    else:
+        settings.one_of("do_center_crop", (None, False))
+        size, width_pixels = read_sides(settings, "size", {"height": 224, "width": 224}, ("height", "width"))
+        if size != width_pixels:
+            raise ModelUnavailable(f"{settings.path}: size must be a square")
+    processor = ImageProcessor(
+        resize=(size, size),
+        resample=read_filter(settings, pages.resample),
+        crop=(size, size),
+        patch=side,
+        class_token=False,
+        merge=merge,
+        tiling=tiling,
+    )
+    if processor.rows != positions or isqrt(positions) ** 2 != positions or isqrt(positions) % merge:
+        raise ModelUnavailable(
+            f"{settings.path}: {size} pixels have {processor.rows} patches; those must be the network's {positions} "
+            f"positions, in whole blocks of {merge} x {merge}"
+        )
+    section = {
+        **class_defaults("siglip_vision_model"),
+        **whole.value("vision_config", dict[str, Any], {}),
+        **pixel_settings(settings, SIGLIP_PIXELS),
+        "model_type": "siglip_vision_model",
+        "max_position_embeddings": positions,
+        "vocab_size": positions,
+        "patch_size": side,
+        "merge_size": merge,
+        "projection_dim": width,
+    }
+    refuse_unused(settings, "crop_size return_row_col_info")
+    return second_network(
+        spec,
+        folder.config.of(section),
+        model_type=spec.model_type,
+        architecture=spec.architecture,
+        tokenizer=settings.path,
+        hidden_size=inner,
+        dimensions=width,
+        processor=processor,
+        others=_TEXTS,
+    )
+
+
+def _prompts(folder: ModelFolder, pages: Pages, processor: ImageProcessor) -> tuple[str, str]:
+    """The words around an image, with the place {image}, and those before a query."""
     whole = read_settings(folder.tokenizer / "processor_config.json", optional=True, allowed=folder.allowed)
     rows = processor.rows // (processor.merge or 1) ** 2
     if whole.whole("image_seq_len", rows, most=WIDTH_LIMIT) != rows:
@@ -242,76 +257,3 @@ def _prompts(folder: ModelFolder, processor: ImageProcessor) -> tuple[str, str]:
     query = pages.before + (whole.value("query_prefix", PromptText) or pages.query_prefix)
     refuse_unread(whole, _PROCESSOR)
     return around.replace(pages.row, "{image}"), query
-
-
-def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -> ModelSpec:
-    """The network of images. width: of the rows that it gives to texts."""
-    pages = PAGES[folder.model_type]
-    settings = image_settings(folder, pages.processor)
-    merge = whole.whole("pixel_shuffle_factor", 4, most=64) if pages.tiles else 1
-    patches = "embeddings.patch_embedding.weight"
-    prefix = next((each for each in _VISION if find_tensor(spec.weights, each + patches)), _VISION[0])
-    _, (*_, side) = read_shape(spec, prefix + patches, 4)
-    _, (positions, inner) = read_shape(spec, f"{prefix}embeddings.position_embedding.weight", 2)
-    size, tiling = _size(settings, pages)
-    processor = ImageProcessor(
-        resize=(size, size),
-        resample=settings.whole("resample", pages.resample, least=0, most=5),
-        crop=(size, size),
-        patch=side,
-        class_token=False,
-        merge=merge,
-        tiling=tiling,
-    )
-    if processor.rows != positions or isqrt(positions) ** 2 != positions or isqrt(positions) % merge:
-        raise ModelUnavailable(
-            f"{settings.path}: {size} pixels have {processor.rows} patches; those must be the network's {positions} "
-            f"positions, in whole blocks of {merge} x {merge}"
-        )
-    section = {
-        **SIGLIP_IMAGES,
-        **whole.value("vision_config", dict[str, Any], {}),
-        **pixel_settings(settings, SIGLIP_PIXELS),
-        "model_type": "siglip_vision_model",
-        "max_position_embeddings": positions,
-        "vocab_size": positions,
-        "patch_size": side,
-        "merge_size": merge,
-        "projection_dim": width,
-    }
-    refuse_unused(settings, "crop_size return_row_col_info")
-    return replace(
-        spec,
-        config=Settings(folder.config.path, section, folder.allowed),
-        tokenizer=settings.path,
-        outputs=frozenset({"dense"}),
-        hidden_size=inner,
-        max_tokens=positions,
-        pooling="attention",
-        dimensions=width,
-        processor=processor,
-        others=_TEXTS,
-    )
-
-
-def _size(settings: Settings, pages: Pages) -> tuple[int, Tiling | None]:
-    """The side of an image or tile, and the tiles."""
-    if pages.tiles:
-        settings.one_of("do_image_splitting", (None, True))
-        limits = ("size", 1456), ("max_image_size", 364)
-        longest, side = (_sides(settings, key, {"longest_edge": most})["longest_edge"] for key, most in limits)
-        return side, Tiling(longest_edge=longest, side=side)
-    settings.one_of("do_center_crop", (None, False))
-    sides = _sides(settings, "size", {"height": 224, "width": 224})
-    if sides["height"] != sides["width"]:
-        raise ModelUnavailable(f"{settings.path}: size must be a square")
-    return sides["height"], None
-
-
-def _sides(settings: Settings, key: str, default: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes at a key, by the names of the default. Raises ModelUnavailable for others."""
-    given = settings.value(key, dict[str, Any], default)
-    found = Settings(settings.path, {name: side for name, side in given.items() if side is not None})
-    sides = {name: found.whole(name, most=SIDE_LIMIT) for name in default}
-    refuse_unread(found, {})
-    return sides

@@ -17,7 +17,7 @@ from vectord.checkpoints import catalogue
 from vectord.checkpoints.activations import ACTIVATIONS, read_activation
 from vectord.checkpoints.checkpoint import find_tensor, tensor_shape
 from vectord.checkpoints.config_keys import harmless, refuse_null, refuse_unread
-from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
+from vectord.checkpoints.files.read import OPTION, unread_settings
 from vectord.checkpoints.folder import (
     ANSWERS_CLASS,
     ModelFolder,
@@ -132,7 +132,7 @@ def cut_layers(spec: ModelSpec, layer: int) -> ModelSpec:
         raise ConfigError(f"cutoff_layer {layer}: {spec.model_id} has no heads of several layers")
     if not first <= layer <= last:
         raise ConfigError(f"cutoff_layer {layer}: {spec.model_id} has heads of its layers {first} to {last}")
-    return replace(spec, config=Settings(config.path, {**config.fields, "cutoff_layer": layer}, config.allowed))
+    return replace(spec, config=config.of({**config.fields, "cutoff_layer": layer}))
 
 
 def _labels(folder: ModelFolder) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Models with one network for texts and one for images, both in one file: CLIP, SigLIP 1 and 2. reader.py calls this.
 
 The spec of the texts has that of the images, `images`; each has the section of config.json that describes its network,
-completed by the defaults of its class in transformers, which files leave out. Sizes are those of the tensors.
+completed by the defaults of its class in transformers, which files leave out. Sizes are those of the tensors. The
+modules of other models with two networks use the functions after `add_towers`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread
+from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import ModelFolder
@@ -25,13 +26,12 @@ from vectord.errors import ConfigError, ModelUnavailable
 
 Triple = tuple[float, float, float]
 Limit = Annotated[float, Meta(ge=1)]
-_Side = Annotated[int, Meta(ge=1, le=4096)]
-_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-_BASE = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768, "intermediate_size": 3072}
-_CLIP = {**_BASE, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
-_SIGLIP = {**_BASE, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
-SIGLIP_IMAGES: Mapping[str, Any] = {**_SIGLIP, "num_channels": 3}
+SIDE_LIMIT = 4096  # of an image or tile, as in Idefics3's processor
+_Side = Annotated[int, Meta(ge=1, le=SIDE_LIMIT)]
+CLIP_PIXELS = {
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
 SIGLIP_PIXELS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 _POSITIONS = "embeddings.position_embedding.weight"
 # The table that scales positions has as many rows as lines of up to so many patches have patches together.
@@ -49,52 +49,32 @@ _UNUSED = {  # keys of the settings of images
 class Towers(msgspec.Struct, frozen=True, kw_only=True):
     """One model_type. The names of its classes and the defaults are those of transformers 5.24."""
 
-    text_defaults: Mapping[str, Any]
-    image_defaults: Mapping[str, Any]
-    text_layer: str  # the projection of texts
-    bias: bool  # of that layer
-    image_layer: str | None  # the projection of images; None: a head pools and projects
-    fills_texts: bool = False  # to the longest length, as in training
+    text_layer: str = "text_model.head"  # the projection of texts
+    image_layer: str | None = None  # the projection of images; None: a head pools and projects
     processor: str  # the class of the images' processor
-    processor_defaults: Mapping[str, Any]
+    defaults: Mapping[str, Any]  # of that class
 
 
-_SIGLIP_TOWERS = Towers(
-    text_defaults=_SIGLIP,
-    image_defaults=SIGLIP_IMAGES,
-    text_layer="text_model.head",
-    bias=True,
-    image_layer=None,
-    fills_texts=True,
-    processor="Siglip",
-    processor_defaults={
-        "size": {"height": 224, "width": 224},
-        "do_center_crop": False,
-        **SIGLIP_PIXELS,
-    },
-)
 TOWERS: Mapping[str, Towers] = {
     "clip": Towers(
-        text_defaults={**_CLIP, "num_attention_heads": 8, "hidden_size": 512, "intermediate_size": 2048},
-        image_defaults={**_CLIP, "num_channels": 3},
         text_layer="text_projection",
-        bias=False,
         image_layer="visual_projection",
         processor="CLIP",
-        processor_defaults={
+        defaults={
             "size": {"shortest_edge": 224},
             "crop_size": {"height": 224, "width": 224},
             "do_center_crop": True,
-            "image_mean": _CLIP_MEAN,
-            "image_std": _CLIP_STD,
+            **CLIP_PIXELS,
         },
     ),
-    "siglip": _SIGLIP_TOWERS,
+    "siglip": Towers(
+        processor="Siglip",
+        defaults={"size": {"height": 224, "width": 224}, "do_center_crop": False, **SIGLIP_PIXELS},
+    ),
     # NaFlex; SigLIP 2 with images of one size is a siglip.
-    "siglip2": replace(
-        _SIGLIP_TOWERS,
+    "siglip2": Towers(
         processor="Siglip2",
-        processor_defaults={**SIGLIP_PIXELS, "resample": 2, "patch_size": 16, "max_num_patches": 256},
+        defaults={**SIGLIP_PIXELS, "resample": 2, "patch_size": 16, "max_num_patches": 256},
     ),
 }
 
@@ -104,48 +84,42 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
     if pooling is not None:
         raise ConfigError(f"pooling {pooling}: {folder.root} has its own, for texts and for images")
     towers, config = TOWERS[folder.model_type], folder.config
-    text = {**towers.text_defaults, **_section(config, "text_config")}
-    images = {**towers.image_defaults, **_section(config, "vision_config")}
+    text, images = _section(folder, "text"), _section(folder, "vision")
     refuse_unread(config, {**CONFIG, **harmless("the tensors have it", "projection_dim logit_scale_init_value")})
     tokenizer = str(folder.tokenizer_config.get("tokenizer_class")).removesuffix("Fast")
-    if towers.fills_texts:
+    is_siglip = towers.image_layer is None
+    if is_siglip:
         default = "left" if tokenizer in ("GemmaTokenizer", "Siglip2Tokenizer") else "right"
         folder.tokenizer_config.one_of("padding_side", ("right",), default)
-    is_siglip = tokenizer == "SiglipTokenizer"
-    lowers = tokenizer == "Siglip2Tokenizer" or (is_siglip and folder.tokenizer_config.flag("do_lower_case", True))
+    removes = tokenizer == "SiglipTokenizer"
+    lowers = tokenizer == "Siglip2Tokenizer" or (removes and folder.tokenizer_config.flag("do_lower_case", True))
     _, (positions, width) = read_shape(spec, f"{_TEXTS}.{_POSITIONS}", 2)
     _, (words, _) = read_shape(spec, f"{_TEXTS}.embeddings.token_embedding.weight", 2)
-    layer = read_layer(spec, towers.text_layer, width, bias=towers.bias)
-    found = _images(folder, spec, images, layer.out_features)
+    layer = read_layer(spec, towers.text_layer, width, bias=is_siglip)
     limit: float = folder.tokenizer_config.value("model_max_length", Limit, positions)
     return replace(
         spec,
-        config={
-            **text,
-            "model_type": f"{folder.model_type}_text_model",
-            "max_position_embeddings": positions,
-            "vocab_size": words,
-        },
-        model_type=f"{folder.model_type}_text_model",
-        architecture=f"{folder.model_type}_text_model",
+        config=config.of({**text, "max_position_embeddings": positions, "vocab_size": words}),
+        model_type=text["model_type"],
+        architecture=text["model_type"],
         outputs=frozenset({"dense"}),
         hidden_size=width,
         max_tokens=int(min(positions, limit)),
         lowercase=spec.lowercase or lowers,
-        removes_punctuation=is_siglip or None,
+        removes_punctuation=removes or None,
         pooling="last",
         dense_modules=(layer,),
         dimensions=layer.out_features,
         others=tuple(f"{part}." for part in (_IMAGES, towers.image_layer) if part),
-        filling=(_padding_id(folder), positions) if towers.fills_texts else None,
-        images=replace(found, fingerprint=fingerprint(found)),
+        filling=(_padding_id(folder), positions) if is_siglip else None,  # to the longest length, as in training
+        images=_images(folder, spec, images, layer.out_features),
     )
 
 
 def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dimensions: int) -> ModelSpec:
     towers = TOWERS[folder.model_type]
     settings = image_settings(folder, towers.processor)
-    processor, pixels = _steps(settings, towers), pixel_settings(settings, towers.processor_defaults)
+    processor, pixels = _steps(settings, towers), pixel_settings(settings, towers.defaults)
     refuse_unused(settings, "crop_size size")  # where images are not cut, or have patches of one size
     _, (positions, width) = read_shape(spec, f"{_IMAGES}.{_POSITIONS}", 2)
     words = 2
@@ -164,23 +138,13 @@ def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dim
     found = modules[-1].out_features if modules else width
     if found != dimensions:
         raise ModelUnavailable(f"{spec.folder}: vectors of images have {found} numbers, those of texts {dimensions}")
-    return replace(
+    sizes = {"max_position_embeddings": positions, "vocab_size": words, "patch_size": processor.patch}
+    return second_network(
         spec,
-        config={
-            **config,
-            **pixels,
-            "model_type": f"{folder.model_type}_vision_model",
-            "max_position_embeddings": positions,
-            "vocab_size": words,
-            "patch_size": processor.patch,
-        },
-        model_type=f"{folder.model_type}_vision_model",
-        architecture=f"{folder.model_type}_vision_model",
+        folder.config.of({**config, **pixels, **sizes}),
         others=(f"{_TEXTS}.", f"{towers.text_layer}."),
         tokenizer=settings.path,
-        outputs=frozenset({"dense"}),
         hidden_size=width,
-        max_tokens=positions,
         pooling="cls" if modules else "attention",
         dense_modules=modules,
         dimensions=dimensions,
@@ -188,11 +152,11 @@ def _images(folder: ModelFolder, spec: ModelSpec, config: Mapping[str, Any], dim
     )
 
 
-def _section(config: Settings, key: str) -> Mapping[str, Any]:
+def _section(folder: ModelFolder, name: str) -> dict[str, Any]:
     """The section of a network. An older one, `text_config_dict`, replaces it in transformers."""
-    section: Mapping[str, Any] = config.value(key, dict[str, Any], {})
-    older: Mapping[str, Any] | None = config.value(f"{key}_dict", dict[str, Any])
-    return older or section
+    model_type = f"{folder.model_type}_{name}_model"
+    section, older = (folder.config.value(f"{name}_{kind}", dict[str, Any], {}) for kind in ("config", "config_dict"))
+    return {**class_defaults(model_type), **(older or section), "model_type": model_type}
 
 
 def _padding_id(folder: ModelFolder) -> int:
@@ -205,6 +169,53 @@ def _padding_id(folder: ModelFolder) -> int:
     if type(found) is not int:
         raise ModelUnavailable(f"{path}: the pad_token of tokenizer_config.json is not among its tokens")
     return found
+
+
+def _steps(settings: Settings, towers: Towers) -> ImageProcessor:
+    """How images are resized and cut; the patch may still be 1."""
+    defaults, has_class = towers.defaults, towers.image_layer is not None
+    resample = read_filter(settings, defaults.get("resample", 3))
+    if "max_num_patches" in defaults:
+        settings.one_of("do_center_crop", (None, False))
+        patch = settings.whole("patch_size", defaults["patch_size"], most=256)
+        most = settings.whole("max_num_patches", defaults["max_num_patches"], most=_PATCHES_LIMIT)
+        return ImageProcessor(resample=resample, patch=patch, class_token=has_class, most_patches=most)
+    # A number is a shorter side for `size` of CLIP, and a square elsewhere.
+    cuts = settings.flag("do_center_crop", defaults["do_center_crop"])
+    sizes = [
+        read_sides(settings, key, defaults[key], ("shortest_edge",), ("height", "width"))
+        for key in ("size", "crop_size")[: 1 + cuts]
+    ]
+    size, crop = sizes[0], sizes[-1]
+    if len(crop) == 1 and cuts:
+        crop *= 2
+    if len(crop) == 1:
+        raise ModelUnavailable(f"{settings.path}: size and crop_size must give all images one size")
+    height, width = crop
+    return ImageProcessor(
+        resize=size[0] if len(size) == 1 else (size[0], size[1]),
+        resample=resample,
+        crop=(height, width),
+        patch=1,
+        class_token=has_class,
+    )
+
+
+# --- of all models with two networks --------------------------------------------------------------------------
+
+
+def second_network(spec: ModelSpec, config: Settings, **facts: Any) -> ModelSpec:
+    """Return the network of images, or of passages. spec: of the first network. facts: fields that differ from it."""
+    own = {
+        "model_type": config["model_type"],
+        "architecture": config["model_type"],
+        "max_tokens": config["max_position_embeddings"],
+        "outputs": frozenset({"dense"}),
+        "pooling": "attention",
+        **facts,
+    }
+    network = replace(spec, config=config, **own)
+    return replace(network, fingerprint=fingerprint(network))
 
 
 def image_settings(folder: ModelFolder, processor: str, *, normalizes: bool = True) -> Settings:
@@ -231,45 +242,34 @@ def pixel_settings(settings: Settings, defaults: Mapping[str, Any]) -> dict[str,
     return {**pixels, "rescale_factor": settings.value("rescale_factor", float, 1 / 255)}
 
 
-def refuse_unused(settings: Settings, unused: str) -> None:
-    """Raise ModelUnavailable for a setting of images that no code has read. unused: further keys without effect."""
-    refuse_unread(settings, {**_UNUSED, **harmless("the network decides", unused)})
+def read_filter(settings: Settings, default: int = 3) -> int:
+    """Return Pillow's number of the filter that resizes images."""
+    return settings.whole("resample", default, least=0, most=5)
 
 
-def _steps(settings: Settings, towers: Towers) -> ImageProcessor:
-    """How images are resized and cut; the patch may still be 1."""
-    defaults, has_class = towers.processor_defaults, towers.image_layer is not None
-    resample = settings.whole("resample", defaults.get("resample", 3), least=0, most=5)
-    if "max_num_patches" in defaults:
-        settings.one_of("do_center_crop", (None, False))
-        patch = settings.whole("patch_size", defaults["patch_size"], most=256)
-        most = settings.whole("max_num_patches", defaults["max_num_patches"], most=_PATCHES_LIMIT)
-        return ImageProcessor(resample=resample, patch=patch, class_token=has_class, most_patches=most)
-    size, cuts = _size(settings, "size", towers), settings.flag("do_center_crop", defaults["do_center_crop"])
-    crop = _size(settings, "crop_size", towers) if cuts else size
-    crop = (crop, crop) if isinstance(crop, int) and cuts else crop
-    if isinstance(crop, int):
-        raise ModelUnavailable(f"{settings.path}: size and crop_size must give all images one size")
-    return ImageProcessor(resize=size, resample=resample, crop=crop, patch=1, class_token=has_class)
-
-
-def _size(settings: Settings, key: str, towers: Towers) -> int | tuple[int, int]:
-    """A shorter side, or height and width. A number is a shorter side for `size` of CLIP, and a square elsewhere."""
-    default = towers.processor_defaults[key]
+def read_sides(
+    settings: Settings, key: str, default: Mapping[str, int], *supported: tuple[str, ...]
+) -> tuple[int, ...]:
+    """Return the sizes at `key`, in the order of the names that they have; supported: these names."""
     given = settings.get(key)
-    if isinstance(given, int):
+    if type(given) is int:
         given = {"shortest_edge": given} if "shortest_edge" in default else {"height": given, "width": given}
     try:
         sides = msgspec.convert({k: v for k, v in (given or default).items() if v is not None}, dict[str, _Side])
     except (msgspec.ValidationError, AttributeError):
         sides = {}
-    if sides.keys() == {"shortest_edge"}:
-        return sides["shortest_edge"]
-    if sides.keys() == {"height", "width"}:
-        return sides["height"], sides["width"]
+    for names in supported:
+        if sides.keys() == set(names):
+            return tuple(sides[name] for name in names)
     raise ModelUnavailable(
-        f"{settings.path}: {key} {repr(given)[:80]} is not supported; supported are height and width, or shortest_edge"
+        f"{settings.path}: {key} {repr(given)[:80]} is not supported; supported are "
+        f"{', or '.join(' and '.join(names) for names in supported)}, of 1 to {SIDE_LIMIT:,} pixels"
     )
+
+
+def refuse_unused(settings: Settings, unused: str) -> None:
+    """Raise ModelUnavailable for a setting of images that no code has read. unused: further keys without effect."""
+    refuse_unread(settings, {**_UNUSED, **harmless("the network decides", unused)})
 
 
 def read_layer(spec: ModelSpec, name: str, width: int, *, bias: bool) -> DenseModule:
