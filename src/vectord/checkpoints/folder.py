@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,6 @@ from vectord.checkpoints.vocabulary import token_text
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
-RouteName: TypeAlias = Literal["document", "query"]
 
 STATIC = "static"  # the model_type and architecture of static models
 STATIC_MODULE = "StaticEmbedding"
@@ -89,15 +88,22 @@ class Module(msgspec.Struct, frozen=True):
         return read_settings(self.folder / "config.json", allowed=self.allowed)
 
 
+class ListedModules(msgspec.Struct, frozen=True):
+    """The modules of a folder's modules.json, Transformer or StaticEmbedding first; () without such a file."""
+
+    modules: tuple[Module, ...] = ()  # of a Router, those of documents, and the modules after it
+    queries: tuple[Module, ...] = ()  # the same of a Router's queries, if they have a network of their own
+    query_table: Module | None = None  # or this table of weights
+    query_by_default: bool = False  # whether texts without a kind are queries
+
+
 class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     located: Located
     root: Path  # usually the located folder
     name: str  # the last part of the model's id, in lower case
     entry: catalogue.Entry | None  # the catalogue's entry of that id
-    modules: tuple[Module, ...] = ()  # of modules.json, or of its Router's document route; () without one
-    query: Module | None = None  # of a Router's query route, if that is a table of weights
-    has_query_network: bool = False  # of a Router: whether its query route has a network of its own
-    query_by_default: bool = False  # of a Router: whether texts without a kind take its query route
+    modules: tuple[Module, ...] = ()  # of modules.json, or of one route of its Router; () without one
+    listed: ListedModules = ListedModules()  # all of modules.json
     transformer: Path  # the folder of config.json and weights; usually `root`
     tokenizer: Path  # the folder of the tokenizer's files; usually `transformer`
     adapter: Path | None = None  # the folder of an adapter that changes every text
@@ -121,16 +127,16 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
         return any(architecture.endswith(suffix) for architecture in self.architectures)
 
 
-def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: RouteName = "document") -> ModelFolder:
-    """allowed: keys of any configuration file that may be unknown. route: of a Router."""
+def open_folder(located: Located, allowed: frozenset[str] = frozenset(), *, reads_queries: bool = False) -> ModelFolder:
+    """allowed: keys of any configuration file that may be unknown. reads_queries: with the modules of queries."""
     if is_gguf(located.folder):
         return _open_gguf(located, allowed)
-    listed = read_modules(located.folder, allowed, route)
-    modules, query = listed.modules, listed.query
+    listed = read_modules(located.folder, allowed)
+    modules = listed.queries if reads_queries else listed.modules
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
     is_adapter = (transformer / ADAPTER).is_file() and ADAPTER not in allowed
-    if is_adapter and query is not None:
+    if is_adapter and (listed.queries or listed.query_table):
         raise ModelUnavailable(f"{transformer / ADAPTER}: an adapter of one route of a Router is not supported")
     if is_adapter and located.base is not None:
         return _open_adapter(located, located.base, modules, transformer, allowed)
@@ -150,16 +156,14 @@ def open_folder(located: Located, allowed: frozenset[str] = frozenset(), route: 
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
         raise ModelUnavailable(f"{config.path}: model_type is missing or not a name")
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
-        config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields}, allowed)
+        config = config.of({"is_causal": entry.is_causal, **config.fields})
     return ModelFolder(
         located=located,
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
         entry=entry,
         modules=modules,
-        query=query if query is not None and query.kind == router.TABLE else None,
-        has_query_network=query is not None and query.kind != router.TABLE,
-        query_by_default=listed.query_by_default,
+        listed=listed,
         transformer=transformer,
         tokenizer=transformer,
         adapter=transformer if is_adapter else None,
@@ -184,7 +188,7 @@ def _network_of_tasks(config: Settings) -> Settings:
     """config.json of a TASKS_CLASS with the model_type of its network: it has one of its own, for both networks."""
     fields = {key: value for key, value in config.fields.items() if key != "is_decoder"}
     model_type = "eurobert" if config.get("is_decoder") is False else "qwen3"
-    return Settings(config.path, {**fields, "model_type": model_type}, config.allowed)
+    return config.of({**fields, "model_type": model_type})
 
 
 def _transformer_module(folder: Path) -> Path:
@@ -203,7 +207,7 @@ def _open_adapter(
     if (base.folder / ADAPTER).is_file():
         raise ModelUnavailable(f"{adapter / ADAPTER}: its base model has an adapter too, which is not supported")
     model = open_folder(base, allowed)
-    if model.query is not None or model.has_query_network:
+    if model.listed.queries or model.listed.query_table:
         raise ModelUnavailable(f"{adapter / ADAPTER}: its base model is a Router, of which an adapter is not supported")
     paths = {
         "sentence": located.folder / "config_sentence_transformers.json",
@@ -274,17 +278,8 @@ def read_chat_template(folder: ModelFolder, operators: str | None = None) -> Cha
 # --- modules.json ---------------------------------------------------------------------------------------------
 
 
-class ListedModules(msgspec.Struct, frozen=True):
-    """The modules of a folder's modules.json, Transformer or StaticEmbedding first; () without such a file."""
-
-    modules: tuple[Module, ...] = ()  # of a Router, those of one route, and the modules after it
-    query: Module | None = None  # the first one of a Router's route of queries
-    query_by_default: bool = False  # whether texts without a kind take that route
-
-
-def read_modules(folder: Path, allowed: frozenset[str] = frozenset(), route: RouteName = "document") -> ListedModules:
-    """route: of a Router."""
-    path, query, by_default = folder / "modules.json", None, False
+def read_modules(folder: Path, allowed: frozenset[str] = frozenset()) -> ListedModules:
+    path = folder / "modules.json"
     if not path.exists():
         return ListedModules()
     listed = read_json(path)
@@ -294,19 +289,18 @@ def read_modules(folder: Path, allowed: frozenset[str] = frozenset(), route: Rou
     if not all(isinstance(name, str) and name and "." not in name for name in names) or len({*names}) < len(names):
         raise ModelUnavailable(f"{path}: each module must have a name of its own, without dots")
     first, *rest = (_module(path, fields, allowed) for fields in listed)
-    modules = [first, *rest]
+    documents, queries, table, by_default = [first], list[Module](), None, False
     if first.kind in router.ROUTERS:
         file = first.folder / router.FILE
-        routes = router.read_routes(file)
-        documents, queries = (
-            [_module(file, fields, allowed) for fields in own] for own in (routes.document, routes.query)
-        )
-        modules = [*(queries if route == "query" else documents), *rest]
-        query, by_default = next(iter(queries), None), routes.query_by_default
-    modules = [module for module in modules if module.kind not in _TRAINING_ONLY]
-    if not modules or modules[0].kind not in ("Transformer", STATIC_MODULE):
-        raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
-    return ListedModules(tuple(modules), query, by_default)
+        of_documents, of_queries, by_default = router.read_routes(file)
+        documents, queries = ([_module(file, fields, allowed) for fields in own] for own in (of_documents, of_queries))
+        if queries and queries[0].kind == router.TABLE:
+            table, queries = queries[0], []
+    found = [tuple(each for each in (*own, *rest) if each.kind not in _TRAINING_ONLY) for own in (documents, queries)]
+    for modules in found if queries else found[:1]:
+        if not modules or modules[0].kind not in ("Transformer", STATIC_MODULE):
+            raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
+    return ListedModules(found[0], found[1] if queries else (), table, by_default)
 
 
 def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) -> ModelUnavailable:

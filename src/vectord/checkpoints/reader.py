@@ -92,8 +92,8 @@ def read_spec(
         _read_route, pooling=pooling, default_prompt_name=default_prompt_name, task=task, chosen_splade=is_splade
     )
     spec = read(folder)
-    if folder.has_query_network:
-        queries = read(open_folder(located, allowed, "query"))
+    if folder.listed.queries:
+        queries = read(open_folder(located, allowed, reads_queries=True))
         if {"dense"} != (spec.outputs & queries.outputs) - {"tokens"} or spec.dimensions != queries.dimensions:
             raise ModelUnavailable(
                 f"{located.folder / 'router_config.json'}: two networks are supported where both make dense vectors of "
@@ -101,7 +101,7 @@ def read_spec(
             )
         queries = replace(queries, fingerprint=fingerprint(queries), names_kinds=True)
         spec = replace(spec, query=queries)
-    if folder.query_by_default:
+    if folder.listed.query_by_default:
         spec = replace(spec, query_by_default=True)
     if spec.adapters and spec.default_adapter is None:
         names = ", ".join(adapter.name for adapter in spec.adapters)

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.checkpoints.config_keys import harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings, read_json_object, read_settings
@@ -31,16 +29,12 @@ _SUPPORTED = (
 )
 
 
-class RouterModules(msgspec.Struct, frozen=True):
-    """The modules of each route, as modules.json would list them."""
-
-    document: Sequence[Mapping[str, str]]
-    query: Sequence[Mapping[str, str]] = ()  # (): queries take the other one
-    query_by_default: bool = False  # whether texts without a kind are queries
+Entries = Sequence[Mapping[str, str]]  # of modules, as modules.json would list them
 
 
-def read_routes(path: Path) -> RouterModules:
-    """path: the Router's file."""
+def read_routes(path: Path) -> tuple[Entries, Entries, bool]:
+    """Return the modules of documents, those of queries, () if they take the others, and whether texts without a kind
+    are queries. path: the Router's file."""
     settings = read_settings(path)
     types, structure, parameters = (settings.get(key) for key in ("types", "structure", "parameters"))
     if not isinstance(types, dict) or not isinstance(structure, dict) or not isinstance(parameters, dict):
@@ -64,9 +58,9 @@ def read_routes(path: Path) -> RouterModules:
     usual = "text" if "text" in routes else default  # a text is sought by its kind, then as a text
     two = {"query", "document"}
     if two <= routes.keys() and usual in two:
-        return RouterModules(routes["document"], routes["query"], usual == "query")
+        return routes["document"], routes["query"], usual == "query"
     if two.isdisjoint(routes):
-        return RouterModules(routes[usual])
+        return routes[usual], (), False
     raise ModelUnavailable(f"{path}: structure has the routes {', '.join(routes)[:200]}; {_SUPPORTED}")
 
 

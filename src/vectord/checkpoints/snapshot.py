@@ -13,7 +13,6 @@ from vectord.checkpoints.catalogue import Entry
 from vectord.checkpoints.checkpoint import find_weight_files, find_weights
 from vectord.checkpoints.files.read import read_settings
 from vectord.checkpoints.folder import ADAPTER, read_modules
-from vectord.checkpoints.router import TABLE
 from vectord.errors import ModelUnavailable
 
 # The files that reader.py, checkpoint.py and the tokenizer read. `*` crosses folders in the hub's matching.
@@ -86,9 +85,7 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
     """
     try:
         listed = read_modules(snapshot)
-        modules, query = listed.modules, listed.query
-        has_network = query is not None and query.kind != TABLE
-        queries = read_modules(snapshot, route="query").modules if has_network else ()
+        modules, queries = listed.modules, listed.queries
         transformer = modules[0].folder if modules else snapshot
         for module in (*modules[1:], *queries[1:]):
             # Normalize has no settings before sentence-transformers 6.

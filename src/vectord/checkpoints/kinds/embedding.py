@@ -242,7 +242,7 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     strategy = config.one_of("pooling_strategy", ("max", "sum"), "max")
     activation = config.one_of("activation_function", ("relu", "log1p_relu"), "relu")
     refuse_unread(config, _WIDTHS)
-    query = folder.query
+    query = folder.listed.query_table
     return replace(
         spec,
         log_twice=True if activation == "log1p_relu" else None,
