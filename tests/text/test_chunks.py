@@ -396,13 +396,6 @@ def windows_of(
     return read(encoder, [text], TextOptions(prompt=prompt), chunks=[encoder.chunk(text, options)], truncate=False)
 
 
-def test_windows_are_not_cut_at_their_start(tmp_path: Path) -> None:
-    """A chunk that does not fit in is read from its start."""
-    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
-    with pytest.raises(InvalidField, match="only cut at their end"):
-        read(encoder, ["a"], TextOptions(truncate_side="left"), chunks=[encoder.chunk("a", by("tokens", 30))])
-
-
 def test_chunks_that_do_not_fit_with_a_prompt_are_rejected(tmp_path: Path) -> None:
     """So is a prompt that leaves no room."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)

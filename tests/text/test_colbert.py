@@ -149,8 +149,6 @@ def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int
     assert (one.length.seen, one.length.kept, attended(one)) == (34, limit, limit)
     with refuses(InputTooLong, index=1, limit=limit, given=34):
         read(encoder, ["a", "lazy " + "dog " * 30], options, truncate=False)
-    with refuses(InvalidField, field="truncate_side"):
-        read(encoder, ["a"], TextOptions(kind=kind, truncate_side="left"))
 
 
 def test_the_model_s_limit_holds_above_its_lengths(tmp_path: Path) -> None:

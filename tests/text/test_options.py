@@ -1,14 +1,16 @@
-"""Token limits below the model's, and texts without special tokens, for every way to read a text."""
+"""Token limits, options and texts that every way to read a text obeys or refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.refusals import refuses
 from tests.text.makers import (
     ALL,
+    PLAIN,
     attended,
     byte_level,
     make_encoder,
@@ -21,8 +23,9 @@ from tests.text.makers import (
 from tokenizers import AddedToken, processors
 
 from vectord.checkpoints.spec import Colbert, YesNo
-from vectord.errors import InputTooLong, InvalidField
+from vectord.errors import InputTooLong, InvalidField, Untokenizable
 from vectord.schema import ChunkOptions, TextOptions
+from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 COLBERT = Colbert(dimensions=8, query_prefix="[Q] ", query_length=12, document_length=20, expand_queries=True)
@@ -52,6 +55,41 @@ def colbert_encoder(folder: Path) -> TextEncoder:
 def yes_no_encoder(folder: Path) -> TextEncoder:
     names = ("<|im_start|>", "<|im_end|>")
     return make_encoder(folder, byte_level(*names), yes_no=YES_NO, max_tokens=200)
+
+
+class Reader(NamedTuple):
+    """A way to read texts. least: the lowest limit of their tokens."""
+
+    make: Callable[[Path], TextEncoder]
+    least: int
+    of: Callable[[str], Any] = str  # an input
+    further: Callable[[TextEncoder], dict[str, Any]] = lambda encoder: {}  # fields of the request
+
+    def read(self, folder: Path, *texts: str, options: TextOptions = PLAIN, **what: Any) -> list[TokenSequence]:
+        encoder = self.make(folder)
+        return read(encoder, [*map(self.of, texts)], options, **{**self.further(encoder), **what})
+
+
+def plain_encoder(folder: Path) -> TextEncoder:
+    return make_encoder(folder, wordpiece())
+
+
+def with_query(encoder: TextEncoder) -> dict[str, Any]:
+    return {"query": "dog"}
+
+
+def with_chunks(encoder: TextEncoder) -> dict[str, Any]:
+    return {"chunks": [encoder.chunk("fox", ChunkOptions(max_tokens=20))]}
+
+
+READERS = {
+    "texts": Reader(plain_encoder, 3),
+    "windows": Reader(plain_encoder, 3, further=with_chunks),
+    "passages": Reader(plain_encoder, 5, further=with_query),
+    "pairs": Reader(plain_encoder, 5, lambda text: ("dog", text)),
+    "texts of ColBERT": Reader(colbert_encoder, 4),
+    "passages of a judge": Reader(yes_no_encoder, 3, further=with_query),
+}
 
 
 # --- fewer tokens ---------------------------------------------------------------------------------------------
@@ -151,27 +189,11 @@ def test_windows_keep_to_the_request_s_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [-(10**30), -1, 0, 2])
-def test_a_limit_without_room_for_a_token_of_each_text_is_rejected(max_tokens: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_a_limit_without_room_for_a_token_of_each_text_is_rejected(name: str, max_tokens: int, tmp_path: Path) -> None:
     """Special tokens alone would be one vector for all texts. The message has the least valid limit."""
-    encoder, options = make_encoder(tmp_path, wordpiece()), at_most(max_tokens)
-    chunks = [encoder.chunk("dog", ChunkOptions(max_tokens=20))]
-    ways = [
-        (3, lambda: read(encoder, ["dog"], options)),
-        (5, lambda: read(encoder, ["fox"], options, query="dog")),
-        (5, lambda: read(encoder, [("dog", "fox")], options)),
-        (
-            3,
-            lambda: read(encoder, ["dog"], options, chunks=chunks),
-        ),
-    ]
-    colbert, judge = colbert_encoder(tmp_path), yes_no_encoder(tmp_path)
-    ways += [
-        (4, lambda: read(colbert, ["dog"], at_most(max_tokens, kind="query"))),
-        (3, lambda: read(judge, ["fox"], options, query="dog")),
-    ]
-    for least, way in ways:
-        with refuses(InvalidField, field="max_tokens", limit=least):
-            way()
+    with refuses(InvalidField, field="max_tokens", limit=READERS[name].least):
+        READERS[name].read(tmp_path, "fox", options=at_most(max_tokens, kind="query"))
 
 
 # --- without specials -----------------------------------------------------------------------------------------
@@ -233,14 +255,43 @@ def test_the_types_of_special_tokens_go_with_them(tmp_path: Path) -> None:
     assert one.type_ids.tolist() == [0] * len(one.ids)
 
 
-def test_readings_that_need_special_tokens_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["passages", "pairs", "texts of ColBERT", "passages of a judge"])
+def test_readings_that_need_special_tokens_are_rejected(name: str, tmp_path: Path) -> None:
     """Pairs, ColBERT texts and templates."""
-    pairs, colbert, judge = make_encoder(tmp_path, wordpiece()), colbert_encoder(tmp_path), yes_no_encoder(tmp_path)
-    for way in (
-        lambda: read(pairs, ["fox"], bare(), query="dog"),
-        lambda: read(pairs, [("dog", "fox")], bare()),
-        lambda: read(colbert, ["dog"], bare()),
-        lambda: read(judge, ["fox"], bare(), query="dog"),
-    ):
-        with refuses(InvalidField, field="add_special_tokens"):
-            way()
+    with refuses(InvalidField, field="add_special_tokens"):
+        READERS[name].read(tmp_path, "fox", options=bare())
+
+
+# --- what no reader takes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name != "windows"])
+def test_half_a_surrogate_pair_is_rejected_by_index(name: str, tmp_path: Path) -> None:
+    """JSON can contain it, but it is not Unicode text."""
+    with refuses(Untokenizable, index=1):
+        READERS[name].read(tmp_path, "a", "\ud800")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("passages", "query"), ("passages of a judge", "query"), ("passages of a judge", "instruction")],
+)
+def test_half_a_surrogate_pair_in_a_field_is_rejected(name: str, field: str, tmp_path: Path) -> None:
+    """All inputs share it."""
+    with refuses(Untokenizable, field=field):
+        READERS[name].read(tmp_path, "a", "b", **{field: "\ud800"})
+
+
+@pytest.mark.parametrize("name", ["passages", "pairs", "passages of a judge"])
+@pytest.mark.parametrize("field", ["prompt_name", "prompt"])
+def test_prompts_of_pairs_are_rejected(field: str, name: str, tmp_path: Path) -> None:
+    """A reranker is trained without prompts, and ignoring one would hide that. Its instruction is a judge's prompt."""
+    with refuses(InvalidField, field=field):
+        READERS[name].read(tmp_path, "fox", options=TextOptions(**{field: "query"}))
+
+
+@pytest.mark.parametrize("name", ["windows", "texts of ColBERT", "passages of a judge"])
+def test_a_cut_at_the_beginning_is_refused(name: str, tmp_path: Path) -> None:
+    """Of a chunk, of a text after its marker, and in a template, whose question stands after the passage."""
+    with refuses(InvalidField, field="truncate_side"):
+        READERS[name].read(tmp_path, "fox", options=TextOptions(truncate_side="left"))

@@ -11,7 +11,7 @@ from tests.refusals import refuses
 from tests.text.makers import PAIRING, make_encoder, modernbert, read, varied_texts, wordpiece
 from tokenizers import Tokenizer, processors
 
-from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
+from vectord.errors import InputTooLong, ModelCannot, Untokenizable
 from vectord.schema import Side, TextOptions
 from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
@@ -110,23 +110,6 @@ def test_absurdly_long_texts_are_cut_by_characters(encoder: TextEncoder) -> None
     assert one.length.characters_cut == 3_000
     with pytest.raises(InputTooLong, match=r"`query` must have at most 8000 characters"):
         read(encoder, ["y"], PLAIN, query="x" * 9_000, truncate=False)
-
-
-def test_half_a_surrogate_pair_is_rejected_in_either_text(encoder: TextEncoder) -> None:
-    """With the field or the index."""
-    with refuses(Untokenizable, field="query"):
-        read(encoder, ["a", "b"], PLAIN, query="\ud800")
-    with refuses(Untokenizable, index=1):
-        read(encoder, ["a", "\ud800"], PLAIN, query="a")
-
-
-@pytest.mark.parametrize(
-    "options", [TextOptions(prompt_name="query"), TextOptions(prompt="do: ")], ids=["name", "text"]
-)
-def test_prompts_are_rejected(encoder: TextEncoder, options: TextOptions) -> None:
-    """A cross-encoder is trained without prompts, and ignoring one would hide that."""
-    with pytest.raises(InvalidField, match="does not apply to pairs"):
-        read(encoder, ["b"], options, query="a")
 
 
 def test_a_tokenizer_may_not_join_pairs(tmp_path: Path) -> None:

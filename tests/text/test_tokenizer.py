@@ -208,10 +208,8 @@ def test_of_an_absurdly_long_text_the_kept_side_is_read(encoder: TextEncoder) ->
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "ok \ud83d"], ids=ascii)
 def test_half_a_surrogate_pair_is_rejected_by_index(encoder: TextEncoder, text: str) -> None:
     """JSON can contain it, but it is not Unicode text."""
-    with pytest.raises(Untokenizable) as caught:
+    with refuses(Untokenizable, index=2):
         encode(encoder, "fine", "\U0001f600", text)
-    assert caught.value.index == 2
-    assert "input 2" in caught.value.message
     with pytest.raises(Untokenizable):
         encoder.tokenize([text], add_special_tokens=True, prompt_name=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from vectord.checkpoints.spec import YesNo
-from vectord.errors import InputTooLong, InvalidField, ModelUnavailable, Untokenizable
+from vectord.errors import InputTooLong, ModelUnavailable
 from vectord.schema import TextOptions
 from vectord.text.tokenizer import TextEncoder
 
@@ -66,6 +67,10 @@ def test_ids_equal_those_of_transformers(
             assert one.length.kept == len(ids) == len(one.type_ids)
 
 
+def ids_of_parts(reference: PreTrainedTokenizerFast, *texts: str) -> list[int]:
+    return [i for text in texts for i in reference.encode(text, add_special_tokens=False)]
+
+
 PARTS = YesNo(
     prefix="<|im_start|>system\nYou judge.<|im_end|>\n<|im_start|>user\n",
     body=("{instruction}query: {query}", "\n", "document: {document}", "\n", "Relevance, 0 or 1?\nRelevance:"),
@@ -82,9 +87,7 @@ def test_parts_are_tokenized_alone(tmp_path: Path, reference: Any, instruction: 
     queries = ["what does the fox do?", "ends with a space ", "", "a\n"]
     passages = ["a dog?", " begins with a space", "", "line\n\nline", "lazy " * 400]
 
-    def ids_of(*texts: str) -> list[int]:
-        return [i for text in texts for i in reference.encode(text, add_special_tokens=False)]
-
+    ids_of = partial(ids_of_parts, reference)
     for query in queries:
         line = f"instruction: {instruction}\n" if instruction else ""
         end = ids_of("\n", "Relevance, 0 or 1?\nRelevance:", PARTS.suffix)
@@ -99,18 +102,10 @@ def test_parts_are_tokenized_alone(tmp_path: Path, reference: Any, instruction: 
 
 def test_a_query_of_bge_s_rerankers_gets_three_quarters(tmp_path: Path, reference: Any) -> None:
     """At most, and only of a pair that does not fit; the passage gets what is left."""
-    encoder = make(tmp_path, PARTS, caps_query=True)
-
-    def ids_of(*texts: str) -> list[int]:
-        return [i for text in texts for i in reference.encode(text, add_special_tokens=False)]
-
+    encoder, ids_of = make(tmp_path, PARTS, caps_query=True), partial(ids_of_parts, reference)
     end = ids_of("\n", "Relevance, 0 or 1?\nRelevance:", PARTS.suffix)
-    for query, passage in (
-        ("lazy " * 400, "a dog"),
-        ("lazy " * 400, "old " * 400),
-        ("a fox", "old " * 400),
-        ("a", "b"),
-    ):
+    lazy, old = "lazy " * 400, "old " * 400
+    for query, passage in ((lazy, "a dog"), (lazy, old), ("a fox", old), ("a", "b")):
         (one,) = read(encoder, [passage], PLAIN, query=query)
         own, document = ids_of(f"query: {query}")[: MAX_TOKENS * 3 // 4], ids_of(f"document: {passage}")
         start = [*ids_of(PARTS.prefix), *own, *ids_of("\n"), *document]
@@ -134,12 +129,6 @@ def test_special_tokens_between_the_parts_are_special_and_those_of_a_text_are_no
     (plain,) = read(encoder, ["b"], PLAIN, query="a")
     (tricky,) = read(encoder, ["<|im_end|>"], PLAIN, query="<|im_end|>")
     assert plain.ids.tolist().count(end) == tricky.ids.tolist().count(end) == 3
-
-
-def test_a_cut_at_the_beginning_is_refused(encoder: TextEncoder) -> None:
-    """The template's question stands after the passage, and the query before it."""
-    with refuses(InvalidField, field="truncate_side"):
-        read(encoder, ["dog"], TextOptions(truncate_side="left"), query="fox")
 
 
 def test_lengths_state_the_cut(encoder: TextEncoder) -> None:
@@ -195,16 +184,6 @@ def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) ->
         read(encoder, ["dog"], PLAIN, query="fox", instruction="x" * 2_001)
 
 
-def test_half_a_surrogate_pair_is_rejected_in_any_text(encoder: TextEncoder) -> None:
-    """With the field or the index."""
-    with refuses(Untokenizable, field="query"):
-        read(encoder, ["a"], PLAIN, query="\ud800")
-    with refuses(Untokenizable, index=1):
-        read(encoder, ["a", "\ud800"], PLAIN, query="a")
-    with refuses(Untokenizable, field="instruction"):
-        read(encoder, ["b"], PLAIN, query="a", instruction="\ud800")
-
-
 def test_a_query_of_any_length_is_read_once_for_all_passages(encoder: TextEncoder, monkeypatch: Any) -> None:
     """A query that leaves no room would otherwise be tokenized for each passage."""
     characters = 0
@@ -234,15 +213,7 @@ def test_a_query_of_any_length_is_read_once_for_all_passages(encoder: TextEncode
         ({"body": ("{query}{query}", "{document}")}, "in order"),
         ({"prefix": "word " * 300}, "fills all 300 tokens"),
     ],
-    ids=[
-        "no query",
-        "out of order",
-        "an attribute",
-        "a special token",
-        "parts out of order",
-        "two queries",
-        "no room",
-    ],
+    ids=str,
 )
 def test_a_template_that_cannot_be_filled_in_stops_the_start(
     change: dict[str, str], message: str, tmp_path: Path
@@ -250,9 +221,3 @@ def test_a_template_that_cannot_be_filled_in_stops_the_start(
     """One sentence that names the file."""
     with pytest.raises(ModelUnavailable, match=rf"tokenizer\.json: .*{message}"):
         make(tmp_path, replace(TEMPLATE, **change))
-
-
-def test_prompts_are_rejected(encoder: TextEncoder) -> None:
-    """The instruction is this model's prompt."""
-    with refuses(InvalidField, field="prompt_name"):
-        read(encoder, ["b"], TextOptions(prompt_name="query"), query="a")

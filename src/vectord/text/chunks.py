@@ -160,50 +160,30 @@ def _cut(document: TokenizedDocument, starts: Sequence[int], options: ChunkOptio
     at a word in the chunk's second half, else between characters. A chunk begins in the one before by at most
     `options.overlap_tokens`, at a sentence or a word.
     """
-    total = len(document.ids)
+    total, by_sentences = len(document.ids), options.by == "sentences"
     if not total:
         return [Chunk(0, document.characters, 0, 0)]
-    cuts = _Cuts(document, starts, options)
-    chunks = []
+    characters, words = np.flatnonzero(document.begins_character), np.flatnonzero(document.begins_word)
+    # The token with a sentence's first character, or with the space before it if the token begins with that.
+    begins_sentence = np.zeros(total + 1, np.bool_)
+    begins_sentence[np.searchsorted(document.stops, np.array(starts, np.int32), side="right")] = True
+    sentences = np.flatnonzero(begins_sentence[:-1] & document.begins_character)
+    chunks: list[Chunk] = []
     start = done = 0
     while done < total:
-        stop = cuts.stop(start)
+        stop, limit = total, start + options.max_tokens
+        if limit < total:
+            half = start + options.max_tokens // 2
+            whole_sentences = _last(sentences, start, limit) if by_sentences else None
+            stop = whole_sentences or _last(words, half, limit) or _last(characters, start, limit) or limit
         if stop <= done:  # nothing new fits after the overlap
             start = done
             continue
         chunks.append(Chunk(document.character(start), document.character(stop), start, stop - start))
-        start, done = cuts.restart(start, stop), stop
+        places = sentences if by_sentences else words
+        first = bisect_left(places, max(stop - options.overlap_tokens, start + 1))
+        start, done = min(int(places[first]), stop) if first < len(places) else stop, stop
     return chunks
-
-
-class _Cuts:
-    def __init__(self, document: TokenizedDocument, starts: Sequence[int], options: ChunkOptions) -> None:
-        self._tokens = len(document.ids)
-        self._max_tokens = options.max_tokens
-        self._overlap_tokens = options.overlap_tokens
-        self._by_sentences = options.by == "sentences"
-        self._characters = np.flatnonzero(document.begins_character)
-        self._words = np.flatnonzero(document.begins_word)
-        # The token with a sentence's first character, or with the space before it if the token begins with that.
-        first = np.searchsorted(document.stops, np.array(starts, np.int32), side="right")
-        begins_sentence = np.zeros(self._tokens + 1, np.bool_)
-        begins_sentence[first] = True
-        self._sentences = np.flatnonzero(begins_sentence[:-1] & document.begins_character)
-
-    def stop(self, start: int) -> int:
-        """The end of a chunk that begins with token `start`: always after it."""
-        limit = start + self._max_tokens
-        if limit >= self._tokens:
-            return self._tokens
-        half = start + self._max_tokens // 2
-        whole_sentences = _last(self._sentences, start, limit) if self._by_sentences else None
-        return whole_sentences or _last(self._words, half, limit) or _last(self._characters, start, limit) or limit
-
-    def restart(self, start: int, stop: int) -> int:
-        """The beginning of the chunk after the one from `start` to `stop`."""
-        places = self._sentences if self._by_sentences else self._words
-        first = bisect_left(places, max(stop - self._overlap_tokens, start + 1))
-        return min(int(places[first]), stop) if first < len(places) else stop
 
 
 def _last(places: npt.NDArray[np.intp], start: int, limit: int) -> int | None:
