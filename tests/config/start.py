@@ -14,11 +14,11 @@ from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
 
 NOTHING: Mapping[str, str] = {}
+COMMAND = Command(None, settings=True, profiles=profiles, add_help_option=False)
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Loaded:
-    command = Command(None, settings=True, profiles=profiles, add_help_option=False)
-    line = command.make_context("vectord", list(words)).ensure_object(CommandLine)
+    line = COMMAND.make_context("vectord", list(words)).ensure_object(CommandLine)
     return sources.load(line, environ, cwd, profiles())
 
 

@@ -259,31 +259,31 @@ def option_of(profile: str, variable: str) -> str:
 @pytest.mark.parametrize("profile", MEANT)
 def test_a_variable_has_its_products_meaning(tmp_path: Path, profile: str) -> None:
     """It changes no other setting."""
+    without = values(load(words_of(profile), NOTHING, tmp_path).config)
     for name, text, effect in MEANT[profile]:
         base = [] if "models" in effect else words_of(profile)[2:]
-        words = ["--profile", profile, "--env-compat", *base]
-        without = load(words_of(profile), NOTHING, tmp_path)
-        loaded = load(words, {name: text}, tmp_path)
-        assert values(loaded.config) == values(without.config) | effect, name
+        loaded = load(["--profile", profile, "--env-compat", *base], {name: text}, tmp_path)
+        assert values(loaded.config) == without | effect, name
         assert loaded.notes == (), name
 
 
 @pytest.mark.parametrize("profile", sorted(MEANT.keys() & PREFIXES.keys()))
 def test_its_option_means_the_same(tmp_path: Path, profile: str) -> None:
     """The command lines of servers that have options work here."""
+    without = values(load(["--profile", profile], NOTHING, tmp_path).config)
     for name, text, effect in MEANT[profile]:
-        words = ["--profile", profile, f"{option_of(profile, name)}={text}"]
-        without, loaded = load(words[:2], NOTHING, tmp_path), load(words, NOTHING, tmp_path)
-        assert values(loaded.config) == values(without.config) | effect, name
+        loaded = load(["--profile", profile, f"{option_of(profile, name)}={text}"], NOTHING, tmp_path)
+        assert values(loaded.config) == without | effect, name
 
 
 @pytest.mark.parametrize("profile", [profile for profile in MEANT if profile != "default"])
 def test_a_products_name_counts_under_its_profile_only(tmp_path: Path, profile: str) -> None:
     """Elsewhere it is another program's: a variable is logged with the profiles, an option is refused with them."""
     key = {"VECTORD_API_KEY": "hush"}  # without a key of its own, the server refuses that of a product
+    without = load((), key, tmp_path).config
     for name, text, effect in MEANT[profile]:
         loaded = load((), {name: text, **key}, tmp_path)
-        assert loaded.config == load((), key, tmp_path).config, name
+        assert loaded.config == without, name
         if any(value is not None for value in effect.values()):
             (note,) = loaded.notes
             assert f"{name} (" in note, name
