@@ -53,6 +53,11 @@ class Profile:
             every[name] = self._named(setting, self.names.get(name, {}))
         return tuple(every.values())
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names that other profiles lack, or give to other settings."""
+        return frozenset(name.upper() for name in (*self.names, *self.own)).union(*self.names.values())
+
     @cached_property
     def ignored_options(self) -> Mapping[str, str]:
         """The options without effect, with their variables."""

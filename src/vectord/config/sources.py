@@ -193,7 +193,8 @@ def _unused(
     ignored = {**bare}
     elsewhere: dict[str, list[str]] = {}
     for other in (make_profile(name, profiles) for name in profiles):
-        for name, setting in unread(other).items():
+        found = {} if present.isdisjoint(other.variables) else unread(other)  # whose settings take a millisecond
+        for name, setting in found.items():
             if name not in bare:
                 ignored[name] = setting
                 elsewhere.setdefault(name, []).append(other.name)
