@@ -83,8 +83,9 @@ test-rest: $(DEV_ENV) $(DOCS_ENV) $(REFERENCE_ENV) $(HELM) programs $(NODE_CONSO
 	@.venv-dev/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(REST_TESTS)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with third-party clients
-	@{ .venv-clients-apart/bin/python -m pytest tests/clients/apart && .venv-dev/bin/python -m pytest $(SERVICE_TESTS); } & others=$$!; \
-	  .venv-clients/bin/python -m pytest tests/clients; clients=$$?; wait $$others && exit $$clients
+	@{ .venv-clients-apart/bin/python -m pytest tests/clients/apart && .venv-dev/bin/python -m pytest $(SERVICE_TESTS) && \
+	  .venv-clients/bin/python -m pytest tests/clients/library; } & others=$$!; \
+	  .venv-clients/bin/python -m pytest tests/clients --ignore tests/clients/library; clients=$$?; wait $$others && exit $$clients
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real
