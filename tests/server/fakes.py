@@ -46,6 +46,8 @@ class FakeEngine:
     gate: while it is not set, requests wait. lengths: of the texts in each result.
     """
 
+    answered: Any = EmbedRequest | LoadModel | PullModel | RemoveModel | UnloadModel
+
     def __init__(self, lengths: TextLengths = ONE_TEXT, dimensions: int = 2) -> None:
         self.callers: list[Caller] = []
         self.states = {MODEL: "ready"}
@@ -69,6 +71,7 @@ class FakeEngine:
             raise ShuttingDown
         if isinstance(request, ListModels):
             return self.models()
+        assert isinstance(request, self.answered)
         self.callers.append(caller)
         self.running += 1
         self.idle.clear()
@@ -87,13 +90,13 @@ class FakeEngine:
         return self.result_of(request)
 
     def result_of(self, request: Request) -> Result:
-        assert isinstance(request, EmbedRequest | LoadModel | PullModel | RemoveModel | UnloadModel)
         if isinstance(request, PullModel):
             return PullResult(model=request.model, state="served")
         if isinstance(request, RemoveModel):
             return RemoveResult(model=request.model, freed_bytes=0)
-        if not isinstance(request, EmbedRequest):
+        if isinstance(request, LoadModel | UnloadModel):
             return model_list(request.model)
+        assert isinstance(request, EmbedRequest)
         dense = {"float": np.stack([self._vector] * len(request.inputs))}
         used = Usage(lengths=self.lengths, characters=1)
         return EmbedResult(model=MODEL, fingerprint=FINGERPRINT, dense=dense, usage=used)

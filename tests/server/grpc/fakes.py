@@ -51,6 +51,8 @@ class FakeEngine(fakes.FakeEngine):
     failures: raised instead of the next results.
     """
 
+    answered = Request
+
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[Request] = []
