@@ -487,7 +487,7 @@ def test_a_folder_has_one_server(tmp_path):
 def test_files_are_private(tmp_path):
     """Other users of the machine cannot read them."""
     store = BatchStore(str(tmp_path / "d"), 2**20, HOUR_S)
-    store.add_file(store.shelf("ann"), "in", b"secret", None)
+    store.add_file(store.shelf("ann"), StoreFile(name="in", content=b"secret"))
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "d").rglob("*") if path.is_dir()} == {0}
     assert (tmp_path / "d").stat().st_mode & 0o077 == 0
     store.close()

@@ -25,7 +25,6 @@ from vectord.text.sequence import TokenizedTexts
 
 GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
-TOO_LATE = "The engine's process did not answer by the request's deadline."
 Tokenize: TypeAlias = Callable[[Request, EngineState], Awaitable[TokenizedTexts | None]]
 NO_MODELS = ModelList(
     models=(),
@@ -73,7 +72,7 @@ class RemoteEngine:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise TimedOut(TOO_LATE) from None
+            raise TimedOut("The engine's process did not answer by the request's deadline.") from None
         finally:
             self._running -= 1
             if self._running == 0:

@@ -32,7 +32,6 @@ EXPECT_FINGERPRINT = "x-vectord-expect-fingerprint"
 TIMEOUT_MS = "x-vectord-timeout-ms"
 ENVOY_TIMEOUT_MS = "x-envoy-expected-rq-timeout-ms"  # set by that proxy, which gives up after this time
 
-INVALID_LANE = "{header} must be interactive or bulk."
 INVALID_TIMEOUT = "{header} must be a whole number of milliseconds."
 
 MAX_HOPS = 32  # addresses of X-Forwarded-For that are read, from its end
@@ -118,7 +117,7 @@ def caller_of(
     """
     lane = headers.get(LANE)
     if lane not in (None, "interactive", "bulk"):
-        raise InvalidField(INVALID_LANE, field=LANE, header=LANE)
+        raise InvalidField("{header} must be interactive or bulk.", field=LANE, header=LANE)
     name_of_timeout = TIMEOUT_MS if TIMEOUT_MS in headers else ENVOY_TIMEOUT_MS
     timeout = headers.get(name_of_timeout)
     if timeout is not None and not (timeout.isascii() and timeout.isdecimal() and len(timeout) <= _MAX_TIMEOUT_DIGITS):

@@ -35,9 +35,7 @@ CHECK_INTERVAL_S = 1.0  # how often a file is checked for changes
 
 KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY, x-api-key or api-key."
 KEY_UNKNOWN = "The key is not one of this server's."
-KEYS_DIFFER = "The request has different keys in several headers; send one of them."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
-KEY_NOT_ADMIN = "This key may not load, unload, pull or remove models; that takes the admin key."
 BARE_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
 KEY_HEADERS = frozenset({"authorization", *BARE_KEY_HEADERS})
 NO_SUCH_PATH = "Nothing is served at this path; /docs lists what is."
@@ -98,7 +96,7 @@ class Keys:
         if presented is None or (self._requires_scheme and presented == headers.get("authorization")):
             return None
         if not self.is_open and any(headers.get(name, presented) != presented for name in BARE_KEY_HEADERS):
-            raise MalformedHead(KEYS_DIFFER)
+            raise MalformedHead("The request has different keys in several headers; send one of them.")
         if self._file is not None and (current := self._file.current()) is not self._from_file:
             self._from_file = current
             self._index = self._build_index()
@@ -127,7 +125,7 @@ class Keys:
             self.require(key, headers)
             raise NoSuchRoute(NO_SUCH_PATH)
         if key is not None:
-            raise Forbidden(KEY_NOT_ADMIN)
+            raise Forbidden("This key may not load, unload, pull or remove models; that takes the admin key.")
         raise Unauthorized(KEY_REQUIRED if presented_key(headers) is None else NOT_THE_ADMIN_KEY)
 
     def _build_index(self) -> dict[bytes, Key]:

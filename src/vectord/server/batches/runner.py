@@ -63,7 +63,6 @@ from vectord.server.pipeline import RequestPipeline
 
 CONCURRENT_LINES = 8  # of one batch; each owner runs one batch at a time
 RUNNING_LINES = 32  # of all batches
-NO_SPACE = "There is no space for the stored files; delete some, or try again later."
 MAX_RETRY_S = 30.0
 SWEEP_S = 600.0
 
@@ -108,13 +107,13 @@ class BatchRunner:
         try:
             return await self._answered(request, caller)
         except DiskFull:
-            raise Unavailable(NO_SPACE) from None
+            raise Unavailable("There is no space for the stored files; delete some, or try again later.") from None
 
     async def _answered(self, request: BatchRequest, caller: Caller) -> BatchResult:
         store, shelf = self._store, self._store.shelf(caller.client if caller.named else "")
         match request:
             case StoreFile():
-                return await self._stored(store.add_file, shelf, request.name, request.content, request.expires_after_s)
+                return await self._stored(store.add_file, shelf, request)
             case ListFiles():
                 files = [file for file in list(shelf.files.values()) if request.purpose in (None, file.purpose)]
                 return ListedItems(*_page(files, request.newest_first, request.after, request.limit))
@@ -126,10 +125,7 @@ class BatchRunner:
                 await self._stored(store.delete_file, shelf, request.id)
                 return DeletedFile(request.id)
             case CreateBatch():
-                metadata = None if request.metadata is None else dict(request.metadata)
-                batch = await self._stored(
-                    store.add_batch, shelf, request.input_file_id, request.endpoint, request.window_s, metadata
-                )
+                batch = await self._stored(store.add_batch, shelf, request)
                 self._wake(shelf)
                 return batch
             case ListBatches():

@@ -30,12 +30,14 @@ from vectord.parts import PartFolder
 from vectord.products.common.batches import (
     MAX_LINES,
     NO_SUCH_FILE,
+    CreateBatch,
     Ending,
     Fault,
     Purpose,
     StoredBatch,
     StoredContent,
     StoredFile,
+    StoreFile,
     read_result_line,
     unanswered_line,
 )
@@ -51,12 +53,9 @@ RECORD, RESULTS, PART = ".json", ".results", ".part"
 # each read and takes it again before the event loop awakes: 20 million empty lines stopped the event loop for 700 ms.
 BUFFER_BYTES = 2**20
 
-NO_SUCH_BATCH = "There is no batch with this id."
 DISK_LIMIT = "The stored files would have {given} bytes; --batch-disk-limit leaves {limit}. Delete files first."
 TOO_MANY_FILES = "A client may store {limit} files; delete some first."
-TOO_MANY_BATCHES = "A client may have {limit} unfinished batches."
 TOO_MANY_RECORDS = "A client may have {limit} batches, which are deleted some time after their end; try again later."
-IN_USE = "The file is the input of an unfinished batch; cancel it first."
 ENDING_CODES: dict[Ending, tuple[str, str]] = {
     "expired": ("batch_expired", "The request was not answered before the end of the completion window."),
     "cancelled": ("batch_cancelled", "The batch was cancelled before the request was answered."),
@@ -147,16 +146,16 @@ class BatchStore:
 
     # --- files ---
 
-    def add_file(self, shelf: Shelf, name: str, content: bytes, expires_after_s: int | None) -> StoredFile:
+    def add_file(self, shelf: Shelf, request: StoreFile) -> StoredFile:
         """Raises PayloadTooLarge or InvalidRequest beyond the limits."""
         if len(shelf.files) >= MAX_FILES:
             raise InvalidRequest(TOO_MANY_FILES, limit=MAX_FILES, given=len(shelf.files) + 1)
-        limit, given = self._limit_of(shelf), shelf.used_bytes + len(content)
+        limit, given = self._limit_of(shelf), shelf.used_bytes + len(request.content)
         if given > limit:
             raise PayloadTooLarge(DISK_LIMIT, limit=limit, given=given)
-        file = self._new_file(_new_id("file-"), name, "batch", len(content), expires_after_s)
+        file = self._new_file(_new_id("file-"), request.name, "batch", len(request.content), request.expires_after_s)
         shelf.folder.mkdir(mode=0o700, exist_ok=True)
-        _replace(shelf.path(file.id), content)
+        _replace(shelf.path(file.id), request.content)
         try:
             self._record_file(shelf, file)
         except OSError:  # such as a full disk
@@ -177,7 +176,7 @@ class BatchStore:
         """Raises NoSuchRoute, or InvalidRequest for the input of an unfinished batch."""
         file = self.file(shelf, id)
         if any(batch.input_file_id == id for batch in shelf.batches.values() if not batch.ended):
-            raise InvalidRequest(IN_USE)
+            raise InvalidRequest("The file is the input of an unfinished batch; cancel it first.")
         for batch in shelf.batches.values():
             if batch.input_file_id == id:
                 self._delete_results(shelf, batch)
@@ -200,34 +199,33 @@ class BatchStore:
 
     # --- batches ---
 
-    def add_batch(
-        self, shelf: Shelf, input_file_id: str, endpoint: str, window_s: int, metadata: dict[str, str] | None
-    ) -> StoredBatch:
+    def add_batch(self, shelf: Shelf, request: CreateBatch) -> StoredBatch:
         """Continues a batch with the same input that failed for lack of space, if there is one.
 
         Raises NoSuchRoute, or InvalidRequest beyond the limits.
         """
-        if self.file(shelf, input_file_id, "input_file_id").purpose != "batch":
+        if self.file(shelf, request.input_file_id, "input_file_id").purpose != "batch":
             raise InvalidField("{field} must be a file with the purpose `batch`.", field="input_file_id")
         active = sum(not batch.ended for batch in shelf.batches.values())
         if active >= MAX_ACTIVE:
-            raise InvalidRequest(TOO_MANY_BATCHES, limit=MAX_ACTIVE, given=active + 1)
+            raise InvalidRequest("A client may have {limit} unfinished batches.", limit=MAX_ACTIVE, given=active + 1)
         if len(shelf.batches) >= MAX_BATCHES:
             raise InvalidRequest(TOO_MANY_RECORDS, limit=MAX_BATCHES, given=len(shelf.batches) + 1)
         now = int(time.time())
         batch = StoredBatch(
             id=_new_id("batch_"),
-            endpoint=endpoint,
-            input_file_id=input_file_id,
+            endpoint=request.endpoint,
+            input_file_id=request.input_file_id,
             status="validating",
             created_at=now,
-            expires_at=now + window_s,
-            metadata=metadata,
+            expires_at=now + request.window_s,
+            metadata=None if request.metadata is None else dict(request.metadata),
         )
         self.save(shelf, batch)
         for old in reversed(shelf.batches.values()):
             results = shelf.path(old.id + RESULTS)
-            if old.ended and (old.input_file_id, old.endpoint) == (input_file_id, endpoint) and results.exists():
+            is_same = (old.input_file_id, old.endpoint) == (batch.input_file_id, batch.endpoint)
+            if old.ended and is_same and results.exists():
                 results.rename(shelf.path(batch.id + RESULTS))
                 self.save(shelf, old)  # a full disk may have kept its end from the record
                 break
@@ -235,7 +233,7 @@ class BatchStore:
 
     def batch(self, shelf: Shelf, id: str) -> StoredBatch:
         """Raises NoSuchRoute, also for batches of other owners."""
-        return _found(shelf.batches, id, NO_SUCH_BATCH, "batch_id")
+        return _found(shelf.batches, id, "There is no batch with this id.", "batch_id")
 
     def save(self, shelf: Shelf, batch: StoredBatch) -> None:
         _replace(shelf.path(batch.id + RECORD), msgspec.json.encode(batch))

@@ -28,10 +28,7 @@ from vectord.server.http.hardening.body import MAX_STRINGS, MAX_VALUES
 
 EmbedLike: TypeAlias = pb.EmbedRequest | pb.EmbedSparseRequest | pb.EmbedAllRequest
 
-NO_INPUT = "`inputs` cannot be empty"
 NO_TEXTS = "`texts` cannot be empty"
-NO_IDS = "`ids` cannot be empty"
-TOO_MANY_ITEMS = "{field} has {given} items; the limit is {limit}."
 UINT32_MAX = 2**32 - 1
 
 NAMES: Mapping[str, str] = {"truncate_side": "truncation_direction"}
@@ -204,7 +201,7 @@ def tokens(result: schema.TokenizeResult) -> pb.EncodeResponse:
 
 def decode(message: pb.DecodeRequest) -> ParsedMessage:
     if not message.ids:
-        raise EmptyInput(NO_IDS, field="ids")
+        raise EmptyInput("`ids` cannot be empty", field="ids")
     _check_count(len(message.ids), MAX_VALUES, "ids")
     request = schema.DecodeRequest(ids=[list(message.ids)], skip_special_tokens=message.skip_special_tokens)
     return ParsedMessage(request, decoded, NAMES)
@@ -248,13 +245,13 @@ def facts(result: schema.ModelList) -> pb.InfoResponse:
 
 def _text(text: str) -> str:
     if not text:
-        raise EmptyInput(NO_INPUT, field="inputs")
+        raise EmptyInput("`inputs` cannot be empty", field="inputs")
     return text
 
 
 def _check_count(given: int, limit: int, field: str) -> None:
     if given > limit:
-        raise PayloadTooLarge(TOO_MANY_ITEMS, field=field, given=given, limit=limit)
+        raise PayloadTooLarge("{field} has {given} items; the limit is {limit}.", field=field, given=given, limit=limit)
 
 
 def _prompt_name(message: EmbedLike | pb.EncodeRequest) -> str | None:

@@ -55,9 +55,7 @@ BYTES_PER_NUMBER = 4
 MAX_ACTIVE = 64
 MAX_ACTIVE_LARGE = 4  # for responses of possibly several MB: vectors or pieces of all tokens of a text
 
-TOO_MANY_MESSAGES = "Too many large messages are in progress; try again."
 TOO_MUCH_UNREAD = "Too many large responses wait for gRPC clients that do not read them; try again."
-TOO_MUCH_METADATA = "A call may have at most {limit} metadata entries."
 MESSAGE_TOO_SLOW = "The message took too long to arrive."
 
 # Clients retry UNAVAILABLE, and RESOURCE_EXHAUSTED if their configuration says so.
@@ -123,7 +121,7 @@ class Services:
         metadata, keys = details.invocation_metadata, self._pipeline.gate.keys
         try:
             if len(metadata) > MAX_HEADERS:  # grpc limits the size of a frame of them, not of a call
-                raise PayloadTooLarge(TOO_MUCH_METADATA, limit=MAX_HEADERS)
+                raise PayloadTooLarge("A call may have at most {limit} metadata entries.", limit=MAX_HEADERS)
             headers = headers_of(metadata)
             keys.require(keys.lookup(headers), headers)
             self._pipeline.check_running()
@@ -261,7 +259,7 @@ class Services:
         """n_bytes: of the message. Raises Overloaded, and RateLimited, since each message counts as a request."""
         await self._pipeline.gate.limits.check(call.record.address, call.record.key, None)
         if not self._in_progress.hold(n_bytes):
-            raise Overloaded(TOO_MANY_MESSAGES, retry_after_s=1.0)
+            raise Overloaded("Too many large messages are in progress; try again.", retry_after_s=1.0)
         try:
             return await self._engine.answer(request, caller)
         finally:

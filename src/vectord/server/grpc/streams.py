@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 TEXT_OVERHEAD_BYTES = 256  # per text of a RankStream, in addition to its own bytes
 MEANS = ("tokenizing_s", "waiting_s", "computing_s")  # the times of a stream that are the means of its texts
-NO_TEXT = "`text` cannot be empty"
 STREAM_TOO_LARGE = "The texts of a stream may have at most {limit} bytes together."
 
 
@@ -96,7 +95,7 @@ class RankStream:
         """
         message = decode_message(pb.RerankStreamRequest, content)
         if not (message.query or message.text):
-            raise EmptyInput(NO_TEXT, field="text", index=len(self._texts))
+            raise EmptyInput("`text` cannot be empty", field="text", index=len(self._texts))
         if not self._room.hold(len(content) + TEXT_OVERHEAD_BYTES):
             raise PayloadTooLarge(STREAM_TOO_LARGE, limit=self._room.limit)
         if self._first is None:

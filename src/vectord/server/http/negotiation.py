@@ -23,7 +23,6 @@ Coding: TypeAlias = Literal["zstd", "gzip"]
 
 MAX_ACCEPT_LENGTH = 1024  # of Accept and Accept-Encoding; a longer header counts as absent
 
-JSON_ONLY = "This response is JSON only, because its vectors are scaled for JSON."
 UNKNOWN_DTYPE = f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}."
 SEVERAL_PRECISIONS = (
     f"{OCTETS} has one of {', '.join(PRECISIONS)}; select it with Accept: {OCTETS};dtype=..., or accept JSON."
@@ -47,7 +46,7 @@ def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
     if form is None or not isinstance(call.request, EmbedRequest | DocumentsRequest):
         return call
     if not call.binary:
-        raise NotAcceptable(JSON_ONLY, field="accept")
+        raise NotAcceptable("This response is JSON only, because its vectors are scaled for JSON.", field="accept")
     request = call.request
     colbert = request.colbert if isinstance(request, EmbedRequest) and "colbert" in request.outputs else None
     dtype = form.parameters.get("dtype")

@@ -23,7 +23,6 @@ from vectord.server.http.negotiation import accepts_gzip, quality_of
 from vectord.server.http.routing import Page
 from vectord.server.pages.static import SAFETY_HEADERS, policy, serve_file
 
-NO_FIGURES = "This server collects no metrics: the setting `enable_metrics` is off."
 COMPRESSED_BYTES = 2**16  # an hour of eight busy models has 290 kB, compressed 10 kB
 SHOWN_REQUESTS = 100  # of the recent ones
 
@@ -60,7 +59,7 @@ def console_pages(
         if isinstance(figures, Awaitable):
             figures = await figures
         if figures is None:
-            raise NoSuchRoute(NO_FIGURES)
+            raise NoSuchRoute("This server collects no metrics: the setting `enable_metrics` is off.")
         seen = viewer(headers)
         shown = _VISIBLE[part](figures, seen)
         if part == "live":

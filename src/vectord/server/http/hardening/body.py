@@ -26,7 +26,6 @@ MIN_BYTES_S = 10.0  # within this time
 MAX_BODIES = 8  # body limits that all bodies may hold together
 GRACE_S = 10.0  # age at which an upload may be aborted to make room
 
-NOT_JSON = "Bodies are read as JSON only; send Content-Type: application/json."
 TOO_SLOW = "Fewer than {limit} bytes of the body arrived within {seconds} s."
 NO_ROOM = "Too many request bodies are being received at once; try again."
 
@@ -46,7 +45,7 @@ def check_media_type(content_type: str) -> None:
     """Raises UnsupportedMediaType for a Content-Type that cannot be JSON, such as multipart."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in _MEDIA_TYPES and not kind.endswith("+json"):
-        raise UnsupportedMediaType(NOT_JSON)
+        raise UnsupportedMediaType("Bodies are read as JSON only; send Content-Type: application/json.")
 
 
 class BodyRoom:

@@ -30,11 +30,6 @@ INPUT_STEP_BYTES = 65_536  # of gzip and deflate; copying the rest of a large bo
 MAX_GZIP_MEMBERS = 16  # each needs a decompressor of its own, and may have only 20 bytes
 
 TOO_LARGE = "The body is larger than {limit} bytes, the limit of one request."
-UNKNOWN_ENCODING = "Content-Encoding must be zstd, gzip, deflate or identity."
-NOT_AS_ENCODED = "The body is not valid {encoding}, its Content-Encoding."
-NOT_ONE_FRAME = "A zstd body must be one complete frame."
-TOO_MANY_MEMBERS = "The {encoding} body has more than {limit} members."
-INCOMPLETE = "The {encoding} body is incomplete."
 
 
 async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold, large: asyncio.Semaphore) -> Content:
@@ -68,7 +63,7 @@ def encoding_of(headers: Mapping[str, str]) -> str | None:
         return "gzip"
     if value in ("deflate", "zstd"):
         return value
-    raise UnsupportedMediaType(UNKNOWN_ENCODING)
+    raise UnsupportedMediaType("Content-Encoding must be zstd, gzip, deflate or identity.")
 
 
 def too_large(limit_bytes: int) -> InvalidRequest:
@@ -84,7 +79,7 @@ def _decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold) -> C
             hold(len(part))
             output += part
     except (zlib.error, zstandard.ZstdError):
-        raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
+        raise MalformedBody("The body is not valid {encoding}, its Content-Encoding.", encoding=encoding) from None
     return output
 
 
@@ -95,7 +90,7 @@ def _parts(body: Content, encoding: str, step_bytes: int) -> Iterator[bytes]:
         for start in range(0, len(body), ZSTD_STEP_BYTES):  # in small steps: a few bytes may become a block of 128 KiB
             yield frame.decompress(body[start : start + ZSTD_STEP_BYTES])
         if not frame.eof or frame.unused_data:
-            raise MalformedBody(NOT_ONE_FRAME)
+            raise MalformedBody("A zstd body must be one complete frame.")
         return
     window = GZIP
     if encoding != "gzip":
@@ -113,8 +108,8 @@ def _parts(body: Content, encoding: str, step_bytes: int) -> Iterator[bytes]:
             yield (part := member.decompress(piece, step_bytes))
             piece = member.unconsumed_tail
             if end == len(body) and not (piece or part or member.eof):
-                raise MalformedBody(INCOMPLETE, encoding=encoding)
+                raise MalformedBody("The {encoding} body is incomplete.", encoding=encoding)
         end -= len(member.unused_data)
         if end == len(body):
             return
-    raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
+    raise MalformedBody("The {encoding} body has more than {limit} members.", encoding=encoding, limit=MAX_GZIP_MEMBERS)

@@ -26,9 +26,6 @@ SINGLE = KEY_HEADERS | {
 }
 
 REPEATED = "The header {header} may be sent once."
-NO_HOST = "A request of HTTP/1.1 needs the header Host."
-INVALID_HOST = "The header Host must be a name or an address, with or without a port."
-INVALID_VERSION = "This connection speaks HTTP/1.1 and HTTP/1.0."
 INVALID_CODING = "Transfer-Encoding may be chunked only, in HTTP/1.1; compress a body with Content-Encoding."
 
 _host = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(?::\d{0,5})?")
@@ -53,13 +50,13 @@ def check_head(scope: Mapping[str, Any], headers: Headers, by_name: Mapping[str,
                 raise MalformedHead(REPEATED, header=name)
     version = scope.get("http_version")
     if version in ("0.9", "2.0"):  # HTTP/2 itself has the version "2"
-        raise MalformedHead(INVALID_VERSION)
+        raise MalformedHead("This connection speaks HTTP/1.1 and HTTP/1.0.")
     host = by_name.get("host")
     if host is None:
         if version == "1.1":
-            raise MalformedHead(NO_HOST)
+            raise MalformedHead("A request of HTTP/1.1 needs the header Host.")
     elif host_name(host) is None:
-        raise MalformedHead(INVALID_HOST)
+        raise MalformedHead("The header Host must be a name or an address, with or without a port.")
     coding = by_name.get("transfer-encoding")
     if coding is not None and (version == "1.0" or coding.lower() != "chunked"):  # RFC 9112, 6.1: 1.0 has no chunks
         raise MalformedHead(INVALID_CODING)
