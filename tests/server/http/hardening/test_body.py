@@ -238,12 +238,6 @@ async def test_gzip_is_read_in_steps(step_bytes: int, wrong: bytes, monkeypatch:
         assert await reading == b"a" * 500 + b"b"
 
 
-async def test_many_gzip_members_are_refused() -> None:
-    """A body may have a million empty ones, each with the cost of many bytes."""
-    with pytest.raises(MalformedBody, match="members"):
-        await unpacked(gzip.compress(b"") * 17)
-
-
 SPACES = bytes(50_000_000)
 BOMBS = {
     "gzip": (gzip.compress(SPACES, 1), 3 * 2**20),
@@ -266,34 +260,25 @@ async def test_a_bomb_costs_no_more_than_the_limit(name: str, limit_bytes: int) 
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [b"not gzip", gzip.compress(b"some body")[:-3], gzip.compress(b"a") + b"tail", b"\x1f\x8b", b""],
-    ids=["something else", "cut off", "a tail", "two bytes", "nothing"],
-)
-async def test_invalid_gzip_is_a_malformed_body(sent: bytes) -> None:
-    with pytest.raises(MalformedBody):
-        await unpacked(sent)
-
-
 FRAME = zstandard.compress(b"some body")
+LARGE_WINDOW = zstandard.ZstdCompressor(
+    compression_params=zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
+).compressobj()
+GZIPPED = gzip.compress(b"some body")
+INVALID = {
+    "gzip": (b"not gzip", GZIPPED[:-3], GZIPPED + b"tail", GZIPPED[:2], b""),
+    "gzip of a million members": (gzip.compress(b"") * 17,),  # each has the cost of many bytes
+    "zstd": (b"not zstd", FRAME[:-3], FRAME + b"tail", FRAME + FRAME, FRAME[:4], b""),
+    "zstd of 2 GiB": (LARGE_WINDOW.compress(b"some body") + LARGE_WINDOW.flush(),),  # of memory, for its window
+}
 
 
-@pytest.mark.parametrize(
-    "sent", [b"not zstd", FRAME[:-3], FRAME + b"tail", FRAME + FRAME, FRAME[:4], b""], ids=lambda sent: str(len(sent))
-)
-async def test_anything_but_one_zstd_frame_is_refused(sent: bytes) -> None:
-    """Another format, an incomplete frame, several frames."""
-    with pytest.raises(MalformedBody):
-        await unpacked(sent, "zstd")
-
-
-async def test_a_large_zstd_window_is_refused() -> None:
-    """Before 2 GiB are allocated for it."""
-    parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
-    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    with pytest.raises(MalformedBody):
-        await unpacked(writer.compress(b"some body") + writer.flush(), "zstd")
+@pytest.mark.parametrize("name", INVALID)
+async def test_an_invalid_body_is_refused(name: str) -> None:
+    """Another format, an incomplete body, a tail, and one that costs too much."""
+    for sent in INVALID[name]:
+        with pytest.raises(MalformedBody):
+            await unpacked(sent, name[:4])
 
 
 # --- Content-Type ----------------------------------------------------------------------------------------------
