@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -26,9 +27,11 @@ from tokenizers import Tokenizer
 
 from vectord import Embedder
 from vectord.config import DEFAULT_MODEL
+from vectord.engine.engine import Engine
 from vectord.engine.queue.admission import Speed
 from vectord.errors import ConfigError, InputTooLong, InvalidField, ModelUnavailable, ShuttingDown
 from vectord.library.embedder import TEXTS_PER_REQUEST
+from vectord.schema import Caller, Request, Result
 
 TEXTS = ["hello world", "a b c", "the quick brown fox " * 300]
 
@@ -339,6 +342,29 @@ def test_threads_share_one_embedder(embedder: Embedder) -> None:
     with ThreadPoolExecutor(8) as pool:
         for own, vectors in zip(texts, pool.map(embedder.embed, texts), strict=True):
             np.testing.assert_allclose(vectors, embedder.embed(own), atol=1e-5)
+
+
+def test_a_call_beside_another_is_not_alone(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in the queue, where concurrent calls form batches; the next one after both is alone again."""
+    began, meet, lone = threading.Event(), asyncio.Event(), list[bool]()
+    answer = Engine.answer
+
+    async def meeting(self: Engine, request: Request, caller: Caller) -> Result:
+        lone.append(caller.alone)
+        began.set()
+        if len(lone) > 1:
+            meet.set()
+        await meet.wait()
+        return await answer(self, request, caller)
+
+    monkeypatch.setattr(Engine, "answer", meeting)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(embedder.embed, "first")
+        assert began.wait(10)
+        second = embedder.embed("second")
+        vectors = [first.result(), second, embedder.embed("third")]
+    assert lone == [True, False, True]
+    np.testing.assert_allclose(vectors, embedder.embed(["first", "second", "third"]), atol=1e-5)
 
 
 async def test_calls_on_an_event_loop(embedder: Embedder) -> None:

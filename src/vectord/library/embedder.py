@@ -73,6 +73,7 @@ Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
 CALLER = Caller(client="embedder", route="embedder")
+ALONE = replace(CALLER, alone=True)
 ARGUMENTS = {"inputs": "texts", "passages": "documents"}  # by the requests' fields, for errors
 TEXTS_PER_REQUEST, IMAGES_PER_REQUEST = 256, 16
 CONCURRENT_REQUESTS = 4
@@ -131,7 +132,11 @@ def _twins(
 
     @wraps(call)
     async def awaitable(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return await asyncio.wrap_future(self._submit(call(self, *arguments, **options)))
+        future = self._submit(call(self, *arguments, **options))
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            self._calls.discard(future)
 
     shown: Any = call  # in errors about arguments
     shown.__qualname__ = f"Embedder.{name}"
@@ -193,6 +198,7 @@ class Embedder:
             ),
         )
         sources = open_models(config)
+        self._calls = set[Future[Any]]()  # under way
         self._loop = new_event_loop()
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
@@ -306,7 +312,8 @@ class Embedder:
             patches=patches,
             waits=True,
         )
-        return self._vectors_of(several, request, show_progress, is_single=is_single)
+        caller = CALLER if self._calls else ALONE
+        return self._vectors_of(several, request, caller, show_progress, is_single=is_single)
 
     def _rerank(
         self,
@@ -464,7 +471,13 @@ class Embedder:
         self.close()
 
     async def _vectors_of(
-        self, texts: Sequence[Item], request: EmbedRequest, show_progress: bool | None, *, is_single: bool
+        self,
+        texts: Sequence[Item],
+        request: EmbedRequest,
+        caller: Caller,
+        show_progress: bool | None,
+        *,
+        is_single: bool,
     ) -> Any:
         from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
 
@@ -485,7 +498,7 @@ class Embedder:
                 if not is_text:
                     inputs = await asyncio.to_thread(read_rows, texts, rows[start:stop])
                 try:
-                    result = await self._engine.answer(replace(request, inputs=inputs), CALLER)
+                    result = await self._engine.answer(replace(request, inputs=inputs), caller)
                 except VectordError as error:
                     if error.field != "inputs":
                         raise
@@ -528,7 +541,9 @@ class Embedder:
         if not self._finalizer.alive or not self._thread.is_alive():
             call.close()
             raise ShuttingDown("This Embedder is closed, or was made before a fork of this process.")
-        return asyncio.run_coroutine_threadsafe(call, self._loop)
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        self._calls.add(future)
+        return future
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         future = self._submit(call)
@@ -537,6 +552,8 @@ class Embedder:
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._calls.discard(future)
 
 
 async def _start(engine: Engine) -> None:

@@ -33,7 +33,7 @@ from vectord.checkpoints.spec import ModelSpec, StaticTable
 from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.events import discard
-from vectord.engine.queue.runner import ModelRunner
+from vectord.engine.queue.runner import ALONE_TOKENS, ModelRunner
 from vectord.errors import Unavailable
 from vectord.schema import Caller, Span
 from vectord.text.sequence import Prefix, Texts, TokenSequence
@@ -185,6 +185,40 @@ async def test_a_quick_batch_does_not_wait_for_busy_streams():
         await long
     np.testing.assert_array_equal(ran.rows("dense"), [expected_row("ab"), expected_row("cd")])
     assert threads.count(threading.get_ident()) == 1
+
+
+@pytest.mark.parametrize(
+    ("alone", "count", "tokens", "device", "is_here"),
+    [
+        (True, 1, ALONE_TOKENS, "cpu", True),
+        (False, 1, 2, "cpu", False),
+        (True, 2, 2, "cpu", False),
+        (True, 1, ALONE_TOKENS + 1, "cpu", False),
+        (True, 1, 2, "cuda:0", False),  # a GPU may hang
+    ],
+)
+async def test_a_short_text_of_a_lone_caller_runs_without_another_thread(alone, count, tokens, device, is_here):
+    """The way to a thread and back takes as long as a tenth of a small model's forward. It may use the whole device."""
+    threads: list[int] = []
+    backend = FakeBackend(device=device, fail=lambda batch: threads.append(threading.get_ident()))
+    async with running(backend) as runner:
+        await runner.run(Texts.of([text("x" * tokens)] * count), runner.kinds, Caller(alone=alone))
+    assert [thread == threading.get_ident() for thread in threads] == [is_here]
+    assert [batch.alone for batch in backend.batches] == [count == 1]
+
+
+async def test_a_text_of_a_lone_caller_waits_for_a_busy_device():
+    """Such as for the forward of a call that was cancelled: two threads never share a stream."""
+    backend = FakeBackend()
+    async with running(backend) as runner:
+        close_gate(backend)
+        blocker = run(runner, text("blocker"))
+        await entered(backend)
+        lone = asyncio.create_task(runner.run(Texts.of([text("ab")]), runner.kinds, Caller(alone=True)))
+        await settle()
+        assert runner.worker.queued() == (1, 2)
+        backend.gate.set()
+        await asyncio.wait_for(asyncio.gather(blocker, lone), 10)
 
 
 async def test_a_quick_batch_respects_the_operators_limit():

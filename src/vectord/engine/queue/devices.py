@@ -79,6 +79,10 @@ class Devices:
         del self._running[running.stream]
         return True
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._running
+
     def busy_streams(self, device: Device) -> int:
         return sum(stream.device is device for stream in self._running)
 

@@ -89,6 +89,12 @@ class Worker:
         return "ready" not in self.states.values()
 
     @property
+    def is_idle(self) -> bool:
+        """There is one device, which runs nothing, and no text is queued: until `put`, no thread takes a batch."""
+        with self._condition:
+            return len(self._devices.all) == 1 and not self.queued_tokens() and self._devices.is_idle
+
+    @property
     def living_streams(self) -> int:
         return self._devices.living_streams
 
@@ -110,8 +116,9 @@ class Worker:
                 self._fail_unserved()
 
     def run_now(self, item: Item) -> None:
-        """Run the item in the calling thread and deliver the replies: for a forward of `facts.quick_tokens`."""
-        device, batch, started_s = self._devices.all[0], unscheduled_batch([item]), self.now_s()
+        """Run the item in the calling thread and deliver the replies: for a quick forward, or an idle device."""
+        device, started_s = self._devices.all[0], self.now_s()
+        batch = Batch([item], len(item), item.tokens, alone=len(item) == 1, under_load=False)
         replies = device.execution.run(batch, 0)
         self._deliver(BatchOutcome(batch, replies, started_s, started_s, self.now_s(), device))
 
