@@ -105,11 +105,9 @@ def _dump_part(part: Any) -> object:
 
 def read_encoding(name: str | None) -> Encoding:
     """OpenAI's `encoding_format`; null is "float". Raises InvalidField for any other value."""
-    if name is None or name == "float":
-        return "float"
-    if name == "base64":
-        return "base64"
-    raise InvalidField("{field} must be 'float' or 'base64'.", field="encoding_format")
+    if name not in (None, "float", "base64"):
+        raise InvalidField("{field} must be 'float' or 'base64'.", field="encoding_format")
+    return "base64" if name == "base64" else "float"
 
 
 class EmbeddingItem(msgspec.Struct):

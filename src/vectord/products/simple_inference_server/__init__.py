@@ -27,11 +27,11 @@ from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import SCORES, RankedItem, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import (
     EmbeddingList,
-    Encoding,
     TokenUsage,
     embedding_items,
     json_answer,
     list_answer,
+    read_encoding,
     token_usage,
 )
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
@@ -109,7 +109,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         dimensions=body.dimensions or None,
         force_dimensions=body.force_dimensions is True,
     )
-    encoding: Encoding = "base64" if body.encoding_format == "base64" else "float"
+    encoding = read_encoding(body.encoding_format)
 
     def render(result: EmbedResult) -> Rendered:
         items = embedding_items(result.dense["float"], encoding)

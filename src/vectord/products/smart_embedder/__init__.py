@@ -22,7 +22,7 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
+from vectord.products.common.dialect import Call, Dialect, Guards, Incoming, Rate, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.fields import about
 from vectord.products.common.models import named_models, none_can, requested_model
@@ -141,7 +141,9 @@ class Warned(msgspec.Struct):
 _SUBJECTS = {"input_truncated": "Input text", "query_truncated": "Query", "passage_truncated": "Passage"}
 
 
-def _warning(code: str, message: str, field: str, index: int | None, model: str, **details: object) -> dict[str, Any]:
+def _warning(
+    code: str, message: str, field: str, index: int | None, model: str | None, **details: object
+) -> dict[str, Any]:
     pointer = f"/{field}" if index is None else f"/{field}/{index}"
     target = {"field": field, "index": index, "pointer": pointer}
     shown = {"model": model, **details}
@@ -215,41 +217,24 @@ class EmbeddingsAnswer(msgspec.Struct):
     names={"inputs": "sentences"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    limits = incoming.guards.product
-    _check_count(body.sentences, limits.get("max_sentences_per_request"), "inputs", "sentences")
-    _check_characters(body.sentences, limits.get("max_sentence_chars"), "inputs")
-    _check_total(body.sentences, limits.get("max_total_chars_per_request"), "inputs", "sentences")
+    settings = ("max_sentences_per_request", "max_sentence_chars", "max_total_chars_per_request")
+    _check_sizes("sentences", "inputs", body.sentences, incoming.guards, settings)
     given = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
     flags = {kind: read_flag(given[kind], f"return_{kind}") for kind in KINDS}
-    outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
     as_lists = read_flag(body.sparse_as_indices, "sparse_as_indices") is True
     normalize = read_flag(body.normalize_dense, "normalize_dense") is True
     name = requested_model(body.model, incoming, ignored_by="smart_embedder")
-    models = named_models(name, incoming.models)
-    model = _model(models, outputs)
-    missing: Sequence[VectorKind] = ()
-    if model is None and none_can(models, lambda info: outputs <= info.outputs):
-        demanded = frozenset(kind for kind in KINDS if flags[kind])
-        able = [info for info in models if demanded <= info.outputs and outputs & info.outputs]
-        model = max(able, key=lambda info: len(outputs & info.outputs), default=None)
-        missing = [kind for kind in KINDS if model and kind in outputs - model.outputs]
-        outputs -= frozenset(missing)
+    model, missing = _model(named_models(name, incoming.models), flags)
     request = EmbedRequest(
         inputs=body.sentences,
         model=model.name if model else name,
         text=TRUNCATED,
-        outputs=outputs,
+        outputs=frozenset(kind for kind in KINDS if flags[kind] is not False and kind not in missing),
         normalize=normalize or _always_normalizes(model, incoming.models),
     )
     makers = [model.sources.get(kind, model.name) if model else "" for kind in KINDS]
     warnings = [
-        _warning(
-            "vectors_unavailable",
-            f"The model makes no {kind} vectors.",
-            f"return_{kind}",
-            None,
-            model.name if model else "",
-        )
+        _warning("vectors_unavailable", f"The model makes no {kind} vectors.", f"return_{kind}", None, request.model)
         for kind in missing
     ]
 
@@ -277,37 +262,47 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     return Call(request, render)
 
 
-def _check_count(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
+def _check_sizes(
+    name: str, field: str, texts: Sequence[str], guards: Guards, settings: tuple[str, str, str], query: str = ""
+) -> None:
+    """Raises EmptyInput, TooManyInputs or TooManyCharacters.
+
+    settings: the limits of the number of texts, of the characters of each text and of the query, and of all together.
+    """
+    count, each, total = map(guards.product.get, settings)
     if not texts:
         raise EmptyInput("The '{name}' list cannot be empty.", field=field, name=name)
-    if limit is not None and len(texts) > limit:
+    if count is not None and len(texts) > count:
         template = "The '{name}' list may contain at most {limit} items; got {given}."
-        raise TooManyInputs(template, field=field, limit=limit, given=len(texts), name=name)
-
-
-def _check_characters(texts: Sequence[str], limit: int | None, field: str) -> None:
-    """Raises TooManyCharacters for the first text that is too long."""
-    for index, text in enumerate(texts):
-        if limit is not None and len(text) > limit:
+        raise TooManyInputs(template, field=field, limit=count, given=len(texts), name=name)
+    for place, index, text in (("query", None, query), *((field, index, text) for index, text in enumerate(texts))):
+        if each is not None and len(text) > each:
             template = "{field} may contain at most {limit} characters; got {given}."
-            place = None if field == "query" else index
-            raise TooManyCharacters(template, field=field, index=place, limit=limit, given=len(text))
-
-
-def _check_total(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
-    total = sum(map(len, texts))
-    if limit is not None and total > limit:
+            raise TooManyCharacters(template, field=place, index=index, limit=each, given=len(text))
+    characters = len(query) + sum(map(len, texts))
+    if total is not None and characters > total:
         template = "'{name}' may contain at most {limit} characters in all; got {given}."
-        raise TooManyCharacters(template, field=field, limit=limit, given=total, name=name)
+        named = f"query and {name}" if query else name
+        raise TooManyCharacters(template, field=field, limit=total, given=characters, name=named)
 
 
-def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> ModelInfo | None:
-    """The model for these vectors, a composite first: it serves dense vectors of another model than the sparse ones.
+def _model(
+    models: Sequence[ModelInfo], flags: Mapping[VectorKind, bool | None]
+) -> tuple[ModelInfo | None, Sequence[VectorKind]]:
+    """The model for these vectors, and those that it does not make though no flag excludes them.
 
-    None if no model that has not failed makes them all; the engine then refuses the request.
+    A composite comes first: it serves dense vectors of another model than the sparse ones. None if no model that has
+    not failed makes them all; the engine then refuses the request. If no model can, the one that makes most answers, if
+    it makes those with a flag that is true.
     """
+    outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
     able = [model for model in models if outputs <= model.outputs and model.outputs and model.state != "failed"]
-    return next((model for model in able if model.sources), able[0] if able else None)
+    if able or not none_can(models, lambda info: outputs <= info.outputs):
+        return next((model for model in able if model.sources), able[0] if able else None), ()
+    demanded = frozenset(kind for kind in KINDS if flags[kind])
+    some = [info for info in models if demanded <= info.outputs and outputs & info.outputs]
+    model = max(some, key=lambda info: len(outputs & info.outputs), default=None)
+    return model, [kind for kind in KINDS if model and kind in outputs - model.outputs]
 
 
 def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> bool:
@@ -374,12 +369,8 @@ class RerankAnswer(msgspec.Struct):
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if not body.query.strip():
         raise EmptyInput("The 'query' field cannot be empty.", field="query")
-    limits = incoming.guards.product
-    _check_count(body.passages, limits.get("max_rerank_passages"), "passages", "passages")
-    for field, given in (("query", [body.query]), ("passages", body.passages)):
-        _check_characters(given, limits.get("max_rerank_text_chars"), field)
-    texts = [body.query, *body.passages]
-    _check_total(texts, limits.get("max_rerank_total_chars"), "passages", "query and passages")
+    settings = ("max_rerank_passages", "max_rerank_text_chars", "max_rerank_total_chars")
+    _check_sizes("passages", "passages", body.passages, incoming.guards, settings, body.query)
     normalize = read_flag(body.normalize, "normalize")
     # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
     name = requested_model(body.model, incoming, ignored_by="smart_embedder")
