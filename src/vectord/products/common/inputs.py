@@ -12,7 +12,7 @@ from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyI
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import about, described, no_effect, refused
 from vectord.products.common.media import is_image, read_image
-from vectord.schema import ChunkOptions, Input, InputKind, Item, Media, Side, Span, TextOptions, item_of
+from vectord.schema import ChunkOptions, EmbedRequest, Input, InputKind, Item, Media, Side, Span, TextOptions, item_of
 
 T = TypeVar("T")
 
@@ -331,6 +331,16 @@ class EmbedFields(msgspec.Struct, kw_only=True):
     force_dimensions: Force = None
     truncate: Truncate = None
     input_type: Use = None
+
+    def request(self, inputs: Sequence[Input], model: str | None, text: TextOptions) -> EmbedRequest:
+        """A request with these fields. Raises InvalidField as `with_nvidia_keys`."""
+        return EmbedRequest(
+            inputs=inputs,
+            model=model or None,
+            text=with_nvidia_keys(text, self.truncate, self.input_type),
+            dimensions=self.dimensions or None,
+            force_dimensions=self.force_dimensions is True,
+        )
 
 
 Direction = Annotated[str, about('"Right" or "Left": the side that is truncated')]

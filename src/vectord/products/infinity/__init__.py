@@ -10,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from vectord.errors import (
     Forbidden,
@@ -34,7 +35,6 @@ from vectord.products.common.inputs import (
     agreed,
     read_inputs,
     refuse_none,
-    with_nvidia_keys,
 )
 from vectord.products.common.media import DOT, read_image
 from vectord.products.common.models import (
@@ -58,7 +58,6 @@ from vectord.products.common.vectors import TokenUsage, embedding_items, json_an
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
-    EmbedRequest,
     EmbedResult,
     Input,
     RerankResult,
@@ -144,13 +143,11 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     if body.modality not in (None, "text", "image"):
         raise InvalidField("{field} must be 'text' or 'image'.", field="modality")
     model = _model(body.model, incoming)
-    request = EmbedRequest(
-        inputs=_images(body.input) if body.modality == "image" else _texts(body.input),
-        model=model,
+    inputs = _images(body.input) if body.modality == "image" else _texts(body.input)
+    request = replace(
+        body.request(inputs, model, TEXT),
         outputs=frozenset({"colbert" if only_multivectors(model, incoming.models) else "dense"}),
-        text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
         dimensions=agreed(dimensions=body.dimensions or None, output_dimension=body.output_dimension or None),
-        force_dimensions=body.force_dimensions is True,
     )
     names = {"dimensions": "dimensions" if body.dimensions else "output_dimension"}
     encoding = read_encoding(body.encoding_format)

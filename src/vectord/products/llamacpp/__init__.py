@@ -34,7 +34,6 @@ from vectord.products.common.inputs import (
     EmbedFields,
     InputItem,
     refuse_none,
-    with_nvidia_keys,
 )
 from vectord.products.common.media import read_image
 from vectord.products.common.models import (
@@ -61,7 +60,6 @@ from vectord.products.common.vectors import (
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
-    EmbedRequest,
     EmbedResult,
     Float32,
     Input,
@@ -213,14 +211,8 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
     if none_can(incoming.models, lambda info: bool(info.outputs) or not info.reranks):
         raise ModelCannot("The model served here can rerank and makes no vectors.")
     model = requested_model(body.model, incoming)
-    request = EmbedRequest(
-        inputs=_inputs(prompts, field),
-        model=model,
-        text=with_nvidia_keys(TextOptions(own_ids=True), body.truncate, body.input_type),
-        normalize=_norm(body) == EUCLIDEAN,
-        dimensions=body.dimensions or None,
-        force_dimensions=body.force_dimensions is True,
-    )
+    request = body.request(_inputs(prompts, field), model, TextOptions(own_ids=True))
+    request = replace(request, normalize=_norm(body) == EUCLIDEAN)
     if _without_pooling(model, incoming):
         return Call(replace(request, outputs=frozenset({"tokens"})), render_token_vectors, {"inputs": field})
     return Call(request, render, {"inputs": field}, binary=_norm(body) in (EUCLIDEAN, RAW))

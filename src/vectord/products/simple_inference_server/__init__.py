@@ -21,7 +21,6 @@ from vectord.products.common.inputs import (
     TextsOrIds,
     check_characters,
     read_inputs,
-    with_nvidia_keys,
 )
 from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import SCORES, RankedItem, RerankFields, ranked, rerank_request
@@ -35,7 +34,7 @@ from vectord.products.common.vectors import (
     token_usage,
 )
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
-from vectord.schema import EmbedRequest, EmbedResult, RerankResult, TextOptions
+from vectord.schema import EmbedResult, RerankResult, TextOptions
 
 ROUTES = Routes({"truncate_side": "truncate"})
 
@@ -102,13 +101,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         template = "Batch too large; max {limit} items"
         raise TooManyInputs(template, field="inputs", limit=limit, given=len(inputs))
     check_characters(inputs, incoming.guards.max_text_chars)
-    request = EmbedRequest(
-        inputs=inputs,
-        model=body.model or None,
-        text=with_nvidia_keys(TEXT, body.truncate, body.input_type),
-        dimensions=body.dimensions or None,
-        force_dimensions=body.force_dimensions is True,
-    )
+    request = body.request(inputs, body.model, TEXT)
     encoding = read_encoding(body.encoding_format)
 
     def render(result: EmbedResult) -> Rendered:

@@ -26,7 +26,6 @@ from vectord.products.common.inputs import (
     read_side,
     refuse_empty,
     refuse_none,
-    with_nvidia_keys,
 )
 from vectord.products.common.models import Info, named_models, none_can, render_info, requested_model
 from vectord.products.common.ranking import (
@@ -108,17 +107,15 @@ class SparseEntry(msgspec.Struct):
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     normalize = body.normalize is not False
-    model = _model(body.model, incoming)
-    models = named_models(model, incoming.models)
+    models = named_models(_model(body.model, incoming), incoming.models)
     splade = any("sparse" in info.outputs for info in models)
     if normalize and splade and none_can(models, lambda info: "dense" in info.outputs):
         raise ModelCannot("{field} is not available for SPLADE models", field="normalize")
-    request = EmbedRequest(
-        inputs=read_filled_inputs(body.inputs),
-        model=model,
-        text=text_options(body, body.prompt_name),
+    _refuse_zero(body.dimensions)
+    request = replace(
+        _embed_request(body, incoming, "dense"),
         normalize=normalize,
-        dimensions=_dimensions(body.dimensions),
+        dimensions=body.dimensions,
         force_dimensions=body.force_dimensions is True,
     )
     return Call(request, render_embed)
@@ -531,16 +528,10 @@ class OpenAIBody(EmbedFields, kw_only=True):
     render_error=render_openai_error,
 )
 def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
-    request = EmbedRequest(
-        inputs=read_filled_inputs(body.input),
-        model=_model(body.model, incoming),
-        # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
-        text=with_nvidia_keys(
-            replace(text_options(Truncation()), own_ids=incoming.guards.own_ids), body.truncate, body.input_type
-        ),
-        dimensions=_dimensions(body.dimensions),
-        force_dimensions=body.force_dimensions is True,
-    )
+    # Without the profile, clients of OpenAI send the ids of OpenAI's models here.
+    text = replace(text_options(Truncation()), own_ids=incoming.guards.own_ids)
+    _refuse_zero(body.dimensions)
+    request = body.request(read_filled_inputs(body.input), _model(body.model, incoming), text)
     encoding = read_encoding(body.encoding_format)
 
     def render(result: EmbedResult) -> Rendered:
@@ -570,7 +561,6 @@ def text_options(
     )
 
 
-def _dimensions(value: int | None) -> int | None:
-    if value == 0:
+def _refuse_zero(dimensions: int | None) -> None:
+    if dimensions == 0:
         raise InvalidField("{field} should be positive", field="dimensions")
-    return value

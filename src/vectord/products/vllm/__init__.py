@@ -434,9 +434,11 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
         case "classify":
             request, arrays_of = _classify_request(body, given), lambda result: list(result.scores)
         case "token_classify":
-            request = replace(_classify_request(body, given), each_token=True)
-            # (n_i, L) for each input, special tokens included
-            arrays_of = lambda result: np.split(result.scores, np.cumsum(result.tokens)[:-1])  # noqa: E731
+            request, arrays_of = (
+                replace(_classify_request(body, given), each_token=True),
+                # (n_i, L) for each input, special tokens included
+                lambda result: np.split(result.scores, np.cumsum(result.tokens)[:-1]),
+            )
         case _:
             known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
             template = (
