@@ -7,8 +7,7 @@ reference is sentence-transformers' `encode_query` and `encode_document`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from msgspec.structs import replace
 from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.products.test_every_kind import DIALECTS, NAME, fitted, operation_of
+from tests.products.test_real_models import serving
 
-from vectord import compose
-from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.errors import ModelCannot
 from vectord.products.common.dialect import Incoming, Route
 from vectord.schema import ANYONE, EmbedRequest, EmbedResult, MultiRequest
@@ -92,19 +90,6 @@ def asks() -> Iterator[Ask]:
             yield from (Ask(dialect.name, route, name) for name in kinds)
 
 
-@asynccontextmanager
-async def engine_of(folder: Path) -> AsyncIterator[Any]:
-    config = Config(
-        model=ModelConfig(models=(str(folder),), served_model_name=(NAME,), offline=True),
-        device=DeviceConfig(dtype="float32", num_threads=1),
-        engine=EngineConfig(tokenization_workers=1),
-    )
-    composed = compose.build(config)
-    async with composed.app.router.lifespan_context(composed.app):
-        await composed.engine.loaded.wait()
-        yield composed.engine
-
-
 def write_sparse(folder: Path) -> Any:
     return write_router(folder)
 
@@ -164,7 +149,8 @@ async def test_each_field_of_each_api_chooses_the_tower(name: str, tmp_path: Pat
         return encode(texts) if output == "dense" else encode(texts, convert_to_sparse_tensor=False).numpy()
 
     answered: dict[tuple[str, str], set[str]] = {}
-    async with engine_of(tmp_path / "saved") as engine:
+    async with serving(tmp_path / "saved", names=[NAME]) as composed:
+        engine = composed.engine
         models = engine.models().models
 
         async def check(request: Any, api: str, field: str, kind: str) -> None:

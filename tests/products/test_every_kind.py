@@ -20,12 +20,11 @@ from tests.checkpoints.test_router import write_router
 from tests.checkpoints.test_two_networks import write_two
 from tests.models import WIDTH, write_bert, write_sentence_bert
 from tests.products.results import fits, keys_of
-from tests.products.test_real_models import LABELS, write_classifier, write_splade
+from tests.products.test_real_models import LABELS, serving, write_classifier, write_splade
 from tests.reference.reference_models import write_bge_m3, write_qwen3_reranker
 from tests.server.grpc.fakes import Live, pipeline
 
-from vectord import compose
-from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.config import ServerConfig
 from vectord.errors import ModelCannot
 from vectord.products.common.dialect import Incoming, Route, load_dialects
 from vectord.schema import (
@@ -165,16 +164,11 @@ class Reply:
 
 async def ask_all(folder: Path) -> list[Reply]:
     """Every route with a body, under its product's prefix."""
-    config = Config(
-        model=ModelConfig(models=(str(folder),), served_model_name=(NAME,), offline=True),
-        device=DeviceConfig(dtype="float32", num_threads=1),
-        engine=EngineConfig(tokenization_workers=1),
-    )
-    composed = compose.build(config)
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord")
     replies = []
-    async with composed.app.router.lifespan_context(composed.app), client:
-        await composed.engine.loaded.wait()
+    async with (
+        serving(folder, names=[NAME]) as composed,
+        httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord") as client,
+    ):
         models = composed.engine.models().models
         for dialect in DIALECTS:
             for route in dialect.routes:

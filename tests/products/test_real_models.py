@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,30 +26,38 @@ LABELS = ["sad", "glad", "mad"]
 
 
 @asynccontextmanager
-async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
-    """A function that posts a body to the ready server of these models, named by their folders.
+async def serving(*folders: Path, names: Sequence[str] = (), **settings: Any) -> AsyncIterator[compose.Composition]:
+    """A server whose models are loaded. names: of the models; by default those of their folders.
 
     settings: fields of ModelConfig, EngineConfig and ServerConfig.
     """
     model = {key: settings.pop(key) for key in ("composites", "lora") if key in settings}
-    server = {key: settings.pop(key) for key in ("own_token_ids", "allow_media_urls") if key in settings}
-    dialects = settings.pop("dialects", ("tei", "openai", "vectord"))
-    names = tuple(folder.name for folder in folders)
+    server = {key: settings.pop(key) for key in ("dialects", "own_token_ids", "allow_media_urls") if key in settings}
+    names = tuple(names or [folder.name for folder in folders])
     config = Config(
         model=ModelConfig(models=tuple(map(str, folders)), served_model_name=names, offline=True, **model),
         device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
         engine=EngineConfig(tokenization_workers=1, **settings),
-        server=ServerConfig(dialects=dialects, admin_key="admin", **server),
+        server=ServerConfig(admin_key="admin", **server),
     )
     composed = compose.build(config)
+    async with composed.app.router.lifespan_context(composed.app):
+        await composed.engine.loaded.wait()
+        yield composed
+
+
+@asynccontextmanager
+async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
+    """A function that posts a body to the server of these models. settings: as in `serving`."""
 
     async def ask(path: str, verb: str = "POST", /, headers: dict[str, str] | None = None, **body: Any) -> Reply:
         answer = await client.request(verb, path, headers=headers, json=body or None)
         return Reply(answer.status_code, dict(answer.headers), answer.content)
 
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord")
-    async with composed.app.router.lifespan_context(composed.app), client:
-        await composed.engine.loaded.wait()
+    async with (
+        serving(*folders, **{"dialects": ("tei", "openai", "vectord"), **settings}) as composed,
+        httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord") as client,
+    ):
         yield ask
 
 
