@@ -21,7 +21,7 @@ from vectord.errors import InvalidField, VectordError
 from vectord.products import ORDER
 from vectord.products.common.dialect import Route, load_dialects
 from vectord.products.common.fields import RefusedField, refusals_of
-from vectord.schema import ClassifyRequest, EmbedRequest, ModelInfo, RerankRequest
+from vectord.schema import ModelInfo, RerankRequest
 
 TEI_TEXTS = "inputs truncate truncation_direction prompt_name"
 
@@ -215,22 +215,6 @@ def test_a_field_that_contradicts_another_one_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("product", "fields"),
-    [
-        ("infinity", {"dimensions": 8, "output_dimension": 8}),
-        ("infinity", {"dimensions": 0, "output_dimension": 8}),
-        ("voyage", {"truncate": "END", "truncation": True}),
-        ("jina", {"task": "retrieval.passage", "input_type": "document"}),
-        ("jina", {"embedding_type": "base64", "encoding_format": "base64"}),
-    ],
-    ids=str,
-)
-def test_two_names_of_one_option_may_agree(product: str, fields: Mapping[str, Any]) -> None:
-    (dialect,) = load_dialects([product])
-    assert route_of(dialect, EMBEDDINGS).parse(incoming({"input": "a", **fields})).request
-
-
-@pytest.mark.parametrize(
     ("model", "task"), [(model_info(), "embed"), (model_info(outputs=frozenset(), labels=("a", "b")), "classify")]
 )
 def test_invocations_do_the_task_of_the_model(model: ModelInfo, task: str) -> None:
@@ -377,14 +361,6 @@ def test_every_product_that_ranks_reads_an_instruction() -> None:
 PARTS = [{"type": "text", "text": "a dog"}, {"type": "text", "text": " barks"}]
 
 
-@pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings", "/embedding"])
-def test_parts_are_one_input_of_llama_cpp(path: str) -> None:
-    (dialect,) = load_dialects(["llamacpp"])
-    request = route_of(dialect, path).parse(incoming({"input": PARTS})).request
-    assert isinstance(request, EmbedRequest)
-    assert request.inputs == ["a dog barks"]
-
-
 @pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings"])
 def test_parts_are_refused_where_they_have_two_meanings(path: str) -> None:
     """One part is one input in every API."""
@@ -419,14 +395,6 @@ def test_a_part_of_another_type_is_no_text(product: str, path: str) -> None:
     with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
         route_of(dialect, path).parse(incoming({"query": "q", field: [part]}))
     assert (refused.value.field_name, refused.value.index) == (field, 0)
-
-
-def test_a_string_is_one_text_of_classify() -> None:
-    """vLLM's clients send it on infinity's path."""
-    route = table_of(ORDER).find("POST", "/classify").endpoint.choose(b'{"input": "a dog"}').route
-    request = route.parse(incoming({"input": "a dog"})).request
-    assert isinstance(request, ClassifyRequest)
-    assert request.inputs == ["a dog"]
 
 
 @pytest.mark.parametrize("name", ["top_k", "top_n"])
