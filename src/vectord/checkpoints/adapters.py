@@ -117,26 +117,29 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset(),
             f"{config.path}: modules_to_save is supported in an adapter of all texts, not in one of requests"
         )
     ranks, alphas = _by_pattern(config, "rank_pattern", _Rank), _by_pattern(config, "alpha_pattern", _Alpha)
-    includes = _targets(config)
-    refuse_null(config, "alpha_pattern bias init_lora_weights lora_alpha rank_pattern")
-    refuse_unread(config, PEFT)
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     weights = next((path for path in files if path.is_file()), None)
     if weights is None:
         raise ModelUnavailable(f"{folder}: no adapter_model.safetensors and no adapter_model.bin")
     checkpoint = open_checkpoint((weights,))
-    layers = {match["layer"] for tensor in checkpoint if (match := _PEFT.fullmatch(tensor))}
+    layers = sorted({match["layer"] for tensor in checkpoint if (match := _PEFT.fullmatch(tensor))})
     checkpoint.close()
-    if includes is not None and (others := sorted(layer for layer in layers if not includes(layer))):
+    if left_out := _left_out(config, layers):
         raise ModelUnavailable(
-            f"{config.path}: target_modules, exclude_modules and layers_to_transform leave out {others[0][:200]}, of "
+            f"{config.path}: target_modules, exclude_modules and layers_to_transform leave out {left_out[:200]}, of "
             f"which {weights.name} has tensors; {OPTION} target_modules ignores them"
         )
     base = config.get("base_model_name_or_path")
+    refuse_null(config, "alpha_pattern bias init_lora_weights lora_alpha rank_pattern")
+    refuse_unread(config, PEFT)
 
     def scale_of(layer: str) -> tuple[int, float]:
-        own = ranks(layer, rank)
-        return own, alphas(layer, alpha) / (math.sqrt(own) if rank_stabilized else own)
+        # No model has a layer with a longer name; its adapter is refused later.
+        own, own_alpha = (
+            next((value for fits, value in by_pattern if len(layer) <= NAME_LIMIT_CHARACTERS and fits(layer)), default)
+            for by_pattern, default in ((ranks, rank), (alphas, alpha))
+        )
+        return own, own_alpha / (math.sqrt(own) if rank_stabilized else own)
 
     _, scale = scale_of("")
     return Adapter(
@@ -145,66 +148,59 @@ def read_adapter(name: str, folder: Path, allowed: frozenset[str] = frozenset(),
         rank=rank,
         weights=weights,
         base=base if isinstance(base, str) else None,
-        own_scales=tuple((layer, *scale_of(layer)) for layer in sorted(layers) if scale_of(layer) != (rank, scale)),
+        own_scales=tuple((layer, *scale_of(layer)) for layer in layers if scale_of(layer) != (rank, scale)),
         dora=dora or None,
         whole_modules=tuple(whole),
     )
 
 
-def _by_pattern(config: Settings, key: str, kind: Any) -> Callable[[str, Any], Any]:
-    """The value of a layer in the mapping `key`, of the first pattern that fits its name, or a default.
+def _by_pattern(config: Settings, key: str, kind: Any) -> list[tuple[Callable[[str], object], Any]]:
+    """The patterns of layers' names in the mapping `key`, with their values; the first that fits counts.
 
     Source: peft's get_pattern_key.
     """
     values: dict[str, Any] = config.value(key, dict[_Name, kind], {})
-    expressions = {}
-    for pattern, value in values.items():
-        try:
-            expression = re.compile(rf"(.*\.)?({pattern})")
-        except re.error:
-            expression = None
+    for pattern in values:
         repetitions = pattern.count("*") + pattern.count("+")
-        if expression is None or not _PATTERN.fullmatch(pattern) or repetitions > _REPETITIONS_LIMIT:
+        try:
+            re.compile(pattern)
+            is_known = _PATTERN.fullmatch(pattern) is not None and repetitions <= _REPETITIONS_LIMIT
+        except re.error:
+            is_known = False
+        if not is_known:
             raise ModelUnavailable(
                 f"{config.path}: {key} {pattern[:80]!r} is not supported; it must be a layer's name, or a regular "
                 f"expression with at most {_REPETITIONS_LIMIT} repetitions, none of a group"
             )
-        expressions[expression] = value
-
-    def value_of(layer: str, default: Any) -> Any:
-        # No model has a layer with a longer name; its adapter is refused later.
-        fitting = () if len(layer) > NAME_LIMIT_CHARACTERS else expressions.items()
-        return next((value for expression, value in fitting if expression.fullmatch(layer)), default)
-
-    return value_of
+    return [(re.compile(rf"(.*\.)?({pattern})").fullmatch, value) for pattern, value in values.items()]
 
 
-def _targets(config: Settings) -> Callable[[str], bool] | None:
-    """Whether peft changes a layer of this name; None: any layer with tensors.
+def _left_out(config: Settings, layers: Sequence[str]) -> str | None:
+    """The first of these layers that peft does not change, whose tensors it drops.
 
-    Source: peft's check_target_module_exists. peft drops the tensors of other layers.
+    Source: peft's check_target_module_exists.
     """
     targets = config.get("target_modules")
     below = _BELOW.fullmatch(targets) if isinstance(targets, str) else None
-    names = {"target_modules": [] if below is not None else _names(config, "target_modules")}
-    names["exclude_modules"] = _names(config, "exclude_modules")
+    targets, excluded = [] if below is not None else _names(config, "target_modules"), _names(config, "exclude_modules")
     given = config.value("layers_to_transform", int | list[int], [])
     numbers = [given] if isinstance(given, int) else given
     if "target_modules" in config.allowed:
         return None
-
-    def includes(layer: str) -> bool:
-        named = {key: any(f".{layer}".endswith(f".{name}") for name in listed) for key, listed in names.items()}
+    for layer in layers:
+        is_named, is_excluded = (
+            any(f".{layer}".endswith(f".{name}") for name in names) for names in (targets, excluded)
+        )
         if below is not None:
             after = layer.partition(below["above"])[2]
-            fits = any(name in after for name in below["names"].split("|"))
             is_image = below["no_images"] is not None and "visual" in after
-            named["target_modules"] = (fits and not is_image) or below["projection"] in layer
-        index = _LAYER_INDEX.fullmatch(layer) if numbers and layer not in names["target_modules"] else None
-        chosen = not numbers or layer in names["target_modules"] or (index is not None and int(index[1]) in numbers)
-        return named["target_modules"] and chosen and not named["exclude_modules"]
-
-    return includes
+            is_named = any(name in after for name in below["names"].split("|")) and not is_image
+            is_named = is_named or below["projection"] in layer
+        index = _LAYER_INDEX.fullmatch(layer)
+        is_numbered = not numbers or layer in targets or (index is not None and int(index[1]) in numbers)
+        if not is_named or not is_numbered or is_excluded:
+            return layer
+    return None
 
 
 def _names(config: Settings, key: str) -> list[str]:
@@ -269,7 +265,7 @@ def split_adapters(
         if adapter.weights is None:
             found = _own_changes(weights, stacked, number, len(own), adapter)
         else:
-            found = _changes_in(adapter.weights, plain, number, adapter)
+            found, _ = _read_file(adapter.weights, plain, number, adapter)
         for layer, change in found.items():
             changes.setdefault(layer, []).append(change)
     return plain, changes
@@ -284,14 +280,14 @@ def merge_adapter(weights: Mapping[str, Weight], spec: ModelSpec) -> Mapping[str
         return weights
     path = spec.merged.weights
     assert path is not None
-    merged = _whole_tensors(path, weights, spec.merged)
+    changes, merged = _read_file(path, weights, 1, spec.merged)
     if whole := (merged.keys() if "splade" in spec.outputs or spec.scores_by_words else set()) | (
         merged.keys() & (spec.tensors_of_heads - spec.tensors_of_modules)
     ):
         raise ModelUnavailable(
             f"{path}: modules_to_save has {min(whole)}, which a head may read; that is not supported"
         )
-    for layer, change in _changes_in(path, weights, 1, spec.merged).items():
+    for layer, change in changes.items():
         name = f"{layer}.weight"
         shape, down, up = weights[name].shape, change.down.array.shape, change.up.array.shape
         is_table = len(shape) == 2 and (down, up) == ((shape[0], change.rank), (shape[1], change.rank))
@@ -324,32 +320,23 @@ def _sums(weight: Weight, change: Change, is_table: bool) -> Iterator[npt.NDArra
         start += len(part)
 
 
-def _is_whole(name: str, adapter: Adapter) -> bool:
-    """Whether the tensor belongs to a module that the adapter has whole (modules_to_save)."""
-    return _PEFT.fullmatch(name) is None and any(f".{module}." in name for module in adapter.whole_modules)
-
-
-def _whole_tensors(path: Path, plain: Mapping[str, Weight], adapter: Adapter) -> dict[str, Weight]:
-    """The tensors of whole modules, by their names in the checkpoint `plain`, which has such tensors."""
-    found = {}
-    for name, weight in open_checkpoint((path,)).items():
-        match = _PEFT_WHOLE.fullmatch(name)
-        if match is None or not _is_whole(name, adapter):
-            continue
-        place = f"{_place_of(match['module'], plain, path)}.{match['tensor']}"
-        if place not in plain or plain[place].shape != weight.shape:
-            raise ModelUnavailable(f"{path}: the model has no tensor {place[:200]} of the shape {list(weight.shape)}")
-        found[place] = weight
-    return found
-
-
-def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: Adapter) -> dict[str, Change]:
-    """The changes in a file of peft's. plain: the tensors of the model."""
+def _read_file(
+    path: Path, plain: Mapping[str, Weight], number: int, adapter: Adapter
+) -> tuple[dict[str, Change], dict[str, Weight]]:
+    """The changes in a file of peft's, and its tensors of whole modules by their names in the model, `plain`."""
     sides: dict[str, dict[str, Weight]] = {}
     places: dict[str, str] = {}
+    whole: dict[str, Weight] = {}
     for name, weight in open_checkpoint((path,)).items():
         match = _PEFT.fullmatch(name)
-        if _is_whole(name, adapter):
+        if match is None and any(f".{module}." in name for module in adapter.whole_modules):
+            if inner := _PEFT_WHOLE.fullmatch(name):
+                place = f"{_place_of(inner['module'], plain, path)}.{inner['tensor']}"
+                if place not in plain or plain[place].shape != weight.shape:
+                    raise ModelUnavailable(
+                        f"{path}: the model has no tensor {place[:200]} of the shape {list(weight.shape)}"
+                    )
+                whole[place] = weight
             continue
         if match is None:
             # peft saves the model's own table of words with an adapter of it.
@@ -368,7 +355,7 @@ def _changes_in(path: Path, plain: Mapping[str, Weight], number: int, adapter: A
     if not sides:
         raise ModelUnavailable(f"{path}: no tensors")
     own_scales = {places[layer]: (rank, scale) for layer, rank, scale in adapter.own_scales}
-    return _changes(sides, str(path), number, adapter, own_scales)
+    return _changes(sides, str(path), number, adapter, own_scales), whole
 
 
 def _place_of(layer: str, plain: Mapping[str, Weight], path: Path) -> str:

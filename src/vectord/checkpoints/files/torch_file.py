@@ -115,7 +115,18 @@ def _weights(
 ) -> dict[str, Weight]:
     """places: the bytes of each storage."""
     storages: dict[Storage, npt.NDArray[np.generic]] = {}
-    views = {tensor: _view(path, name, tensor, mapped, places, storages) for name, tensor in tensors.items()}
+    views: dict[StoredTensor, npt.NDArray[np.generic]] = {}  # over the map, in their own strides
+    for name, tensor in tensors.items():
+        storage = tensor.storage
+        place, item_bytes = places.get(storage.key), storage.item_bytes
+        if place is None or storage.items * item_bytes != len(place):
+            raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is missing or has another size")
+        if tensor.stop > storage.items:
+            raise ModelUnavailable(f"{path}: tensor {name[:100]!r} reaches outside its storage")
+        if storage not in storages:
+            storages[storage] = array_over(mapped, storage.dtype, (storage.items,), place.start)
+        strides = [stride * item_bytes for stride in tensor.strides]
+        views[tensor] = np.lib.stride_tricks.as_strided(storages[storage][tensor.offset :], tensor.shape, strides)
     copied_bytes = sum(view.nbytes for view in views.values() if not view.flags.c_contiguous)
     if copied_bytes > len(mapped):  # a few bytes seen with stride 0, or by many views, would need as much memory
         raise ModelUnavailable(
@@ -123,27 +134,6 @@ def _weights(
         )
     arrays = {tensor: np.asarray(view, order="C") for tensor, view in views.items()}
     return {name: Weight(name, tensor.storage.dtype, arrays[tensor]) for name, tensor in tensors.items()}
-
-
-def _view(
-    path: Path,
-    name: str,
-    tensor: StoredTensor,
-    mapped: mmap.mmap,
-    places: Mapping[str, range | None],
-    storages: dict[Storage, npt.NDArray[np.generic]],
-) -> npt.NDArray[np.generic]:
-    """The tensor over the map, in its own strides. storages: those made so far."""
-    storage = tensor.storage
-    place, item_bytes = places.get(storage.key), storage.item_bytes
-    if place is None or storage.items * item_bytes != len(place):
-        raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is missing or has another size")
-    if tensor.stop > storage.items:
-        raise ModelUnavailable(f"{path}: tensor {name[:100]!r} reaches outside its storage")
-    if storage not in storages:
-        storages[storage] = array_over(mapped, storage.dtype, (storage.items,), place.start)
-    items = storages[storage][tensor.offset :]
-    return np.lib.stride_tricks.as_strided(items, tensor.shape, [stride * item_bytes for stride in tensor.strides])
 
 
 # --- the zip archive ------------------------------------------------------------------------------------------
@@ -162,13 +152,12 @@ def read_members(path: Path, mapped: mmap.mmap) -> Members:
         name, at = entry.orig_filename, entry.header_offset
         if entry.compress_type or entry.flag_bits & _ENCRYPTED:
             raise ModelUnavailable(f"{path}: member {name[:100]!r} is compressed or encrypted, which torch's never are")
-        if not 0 <= at <= len(mapped) - _LOCAL.size:
-            raise ModelUnavailable(f"{path}: member {name[:100]!r} lies outside the file")
-        name_bytes, extra_bytes = _LOCAL.unpack_from(mapped, at)
-        start = at + _LOCAL.size + name_bytes + extra_bytes
-        if start + entry.file_size > len(mapped):
-            raise ModelUnavailable(f"{path}: member {name[:100]!r} lies outside the file")
+        start = at + _LOCAL.size
+        if 0 <= at <= len(mapped) - _LOCAL.size:
+            start += sum(_LOCAL.unpack_from(mapped, at))
         members[name] = range(start, start + entry.file_size)
+        if at < 0 or members[name].stop > len(mapped):
+            raise ModelUnavailable(f"{path}: member {name[:100]!r} lies outside the file")
     return members
 
 
@@ -186,7 +175,7 @@ _ADVICE = "only a plain dict of tensors is read: convert it to safetensors"
 def _load(path: Path, file: io.BytesIO) -> Any:
     try:
         return _Unpickler(file).load()
-    except (pickle.UnpicklingError, struct.error, EOFError, LookupError, TypeError, ValueError) as error:
+    except (pickle.PickleError, struct.error, AttributeError, EOFError, LookupError, TypeError, ValueError) as error:
         why = str(error)[:200] if isinstance(error, ValueError) else "its pickle is damaged, or not torch.save's"
         raise ModelUnavailable(f"{path}: {why}; {_ADVICE}") from error
 
@@ -243,7 +232,7 @@ _INSTRUCTIONS = (  # that torch.save writes for a dict of tensors, in protocol 2
     *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET, pickle.SETITEM, pickle.SETITEMS),
     *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.NEWTRUE, pickle.NEWFALSE),
     *(pickle.BINUNICODE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
-    *(pickle.NONE, pickle.EMPTY_LIST),  # before torch 1.6, as the lists' two instructions below
+    *(pickle.NONE, pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS),  # before torch 1.6
 )
 
 
@@ -264,21 +253,8 @@ class _Unpickler(pickle._Unpickler):
         if not isinstance(self.stack[-1], _Dict):
             raise ValueError("its pickle sets attributes of an object")
 
-    def load_append(self) -> None:
-        self._extend([self.stack.pop()])
-
-    def load_appends(self) -> None:
-        self._extend(self.pop_mark())  # type: ignore[attr-defined]
-
-    def _extend(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list):
-            raise ValueError("its pickle appends to an object that is no list")
-        self.stack[-1].extend(items)
-
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _INSTRUCTIONS},
-        pickle.APPEND[0]: load_append,
-        pickle.APPENDS[0]: load_appends,
         pickle.EMPTY_DICT[0]: load_empty_dict,
         pickle.BUILD[0]: load_build,
     }
@@ -293,14 +269,9 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: object) -> Storage:
         """Return the storage of torch's persistent id. Raises ValueError for every other id."""
         match pid:
-            case ("storage", str(dtype), str(key), str(), int(items)) | (
-                "storage",
-                str(dtype),
-                str(key),
-                str(),
-                int(items),
-                None,  # before torch 1.6: no view
-            ) if dtype in DTYPES and is_shape((items,)):
+            # Before torch 1.6, a None follows: the storage is no view of another one.
+            case ("storage", str(dtype), str(key), str(), int(items), *views) if (
+                dtype in DTYPES and is_shape((items,)) and views in ([], [None])
+            ):
                 return Storage(key, cast(Dtype, dtype), items)
-            case _:
-                raise ValueError("its pickle points to a value that is not a storage")
+        raise ValueError("its pickle points to a value that is not a storage")
