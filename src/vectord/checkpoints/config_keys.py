@@ -102,7 +102,7 @@ def harmless(reason: str, keys: str, *values: object) -> dict[str, Harmless]:
     return {key: Harmless(reason, one_of(*values)) if values else Harmless(reason) for key in keys.split()}
 
 
-# --- config.json: keys of all architectures; each module in networks/ has its own, HARMLESS ----------------------
+# --- config.json: keys of all architectures; each class in networks/ has its own, HARMLESS -----------------------
 
 CONFIG: Mapping[str, Harmless] = {
     **harmless(

@@ -307,7 +307,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     config: Mapping[str, Any]  # config.json, unchanged; only networks/ interprets it
     model_type: str  # config.json's
-    architecture: str  # the module in networks/; usually model_type
+    architecture: str  # an entry of ARCHITECTURES in networks/; usually model_type
     weights: tuple[
         Path, ...
     ]  # safetensors, torch or GGUF files in order, or an ONNX graph and the files of its tensors

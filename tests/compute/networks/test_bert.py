@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -15,7 +16,10 @@ from transformers import BertModel
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.compute import networks
-from vectord.compute.networks.network import ARCHITECTURES, Network
+from vectord.compute.networks.architecture import Architecture
+from vectord.compute.networks.decoder import Decoder, LanguageModel
+from vectord.compute.networks.encoder import Encoder
+from vectord.compute.networks.network import ARCHITECTURES, Network, class_of
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.errors import ModelUnavailable
 
@@ -110,15 +114,16 @@ def test_a_missing_tensor_is_named(folder: Path, name: str) -> None:
 
 
 def test_every_architecture_of_the_folder_is_listed() -> None:
-    """A module with `load` that ARCHITECTURES does not name would never be used."""
-    from importlib import import_module
-
-    modules = {
-        module.name: import_module(f"{networks.__name__}.{module.name}") for module in iter_modules(networks.__path__)
+    """A class that ARCHITECTURES does not name would never be used."""
+    modules = [import_module(f"{networks.__name__}.{module.name}") for module in iter_modules(networks.__path__)]
+    found = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    classes = {each for each in found if issubclass(each, Architecture)} - {
+        Architecture,
+        Encoder,
+        Decoder,
+        LanguageModel,
     }
-    assert {name for name in modules if hasattr(modules[name], "load")} == {
-        module for module, _ in ARCHITECTURES.values()
-    }
+    assert classes == {class_of(architecture) for architecture in ARCHITECTURES}
 
 
 def test_a_single_type_belongs_to_every_token(tmp_path: Path) -> None:

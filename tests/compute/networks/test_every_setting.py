@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.compute.networks.case import Texts, numpy_answer, texts_of
 
 from vectord.checkpoints.config_keys import CONFIG, Harmless
 from vectord.checkpoints.kinds.towers import TOWERS
-from vectord.compute.networks.network import ARCHITECTURES
+from vectord.compute.networks.network import ARCHITECTURES, class_of
 from vectord.errors import ModelUnavailable
 
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
@@ -133,14 +132,13 @@ def test_every_architecture_is_covered() -> None:
     """An architecture without a case here would accept any setting."""
     # test_towers.py, test_pages.py, test_gemma4_vision.py, test_qwen_vl.py, test_t5gemma2.py
     others = {*TOWERS, "gemma4_vision", "pages", "qwen_vl", "t5gemma2"}
-    towers = {name for name, (module, _) in ARCHITECTURES.items() if module in others}
+    towers = {name for name, (place, _) in ARCHITECTURES.items() if place.partition(".")[0] in others}
     assert set(ARCHITECTURES) - towers <= {name.partition(" of ")[0] for name in CASES}
 
 
 def reasons_of(name: str) -> Mapping[str, Harmless]:
     """The keys that the architecture need not read."""
-    module = name.partition(" of ")[0]
-    return {**CONFIG, **import_module(f"vectord.compute.networks.{ARCHITECTURES[module][0]}").HARMLESS}
+    return {**CONFIG, **class_of(name.partition(" of ")[0]).HARMLESS}
 
 
 def changes(saved: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:

@@ -19,8 +19,9 @@ from tests.products.test_lists import write_reranker
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output, YesNo
 from vectord.compute.backends.base import BackendOptions
-from vectord.compute.networks import modernbert, qwen2
 from vectord.compute.networks.heads import Head, heads_of, pooled_head, yes_no_head
+from vectord.compute.networks.modernbert import ModernBert
+from vectord.compute.networks.qwen2 import Qwen3
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.numpy import NumpyOps, pack
 
@@ -50,7 +51,7 @@ def dense_head(spec: ModelSpec) -> Head[np.ndarray]:
 
 def classifier_head(spec: ModelSpec) -> Head[np.ndarray]:
     weights = WeightReader(open_checkpoint(spec.weights), NumpyOps())
-    classifier = modernbert.classifier(spec.config, weights, NumpyOps(), len(spec.labels))
+    classifier = ModernBert(spec.config, weights, NumpyOps()).classifier(len(spec.labels))
     return pooled_head(classifier.pooling, classifier.projections, NumpyOps())
 
 
@@ -62,7 +63,7 @@ def yes_no(folder: Path) -> ModelSpec:
 
 def words_head(spec: ModelSpec) -> Head[np.ndarray]:
     weights = WeightReader(open_checkpoint(spec.weights), NumpyOps())
-    return yes_no_head(qwen2.head_rows(spec.config, weights, NumpyOps(), (21, 4)), NumpyOps())
+    return yes_no_head(Qwen3(spec.config, weights, NumpyOps()).head_rows((21, 4)), NumpyOps())
 
 
 @pytest.mark.parametrize("name", ["openvino", "torch"])

@@ -6,18 +6,18 @@ and, for minicpm, tests/answers/test_decoder_rerankers.py.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
 from tests.compute.networks import test_heads_scores, test_heads_splade
 from tests.compute.networks.test_decoders import DECODERS
 
-from vectord.compute.networks.network import ARCHITECTURES
+from vectord.compute.networks.architecture import Architecture
+from vectord.compute.networks.network import ARCHITECTURES, class_of
 
 COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
     "classifier": {architecture for architecture, *_ in test_heads_scores.FAMILIES.values()}
-    | {*DECODERS, "deberta_v2", "minicpm"},
+    | {*DECODERS, "deberta_v2", "llama_bidirec", "minicpm"},
     "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()}
     | {"deberta_v2", "qwen2", "qwen3"},
     "head_rows": {*DECODERS, "qwen3_vl_text", "t5gemma2_decoder"},  # the last two: test_qwen_vl.py, test_t5gemma2.py
@@ -25,8 +25,8 @@ COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes t
 
 
 def head_of(architecture: str, head: str) -> Any:
-    module = import_module(f"vectord.compute.networks.{ARCHITECTURES[architecture][0]}")
-    return getattr(module, head, None)
+    made = getattr(class_of(architecture), head)
+    return None if made is getattr(Architecture, head) else made
 
 
 @pytest.mark.parametrize("head", COMPARED)

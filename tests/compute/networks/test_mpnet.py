@@ -11,7 +11,7 @@ from tests.compute.networks.case import numpy_answer, padded_states, texts_of
 from tests.compute.networks.tiny_encoders import CASES, change_config, reference_model, write_tiny
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from vectord.compute.networks.mpnet import buckets
+from vectord.compute.networks.roberta import buckets
 from vectord.errors import ModelUnavailable
 
 
@@ -19,7 +19,7 @@ def test_buckets_equal_transformers() -> None:
     """At every distance, above all at the powers of two where buckets begin."""
     distances = np.arange(-1000, 1001)
     want = MPNetEncoder.relative_position_bucket(torch.from_numpy(distances), num_buckets=32).numpy()
-    np.testing.assert_array_equal(buckets(distances), want)
+    np.testing.assert_array_equal(buckets(distances, 32), want)
 
 
 def test_long_texts_equal_transformers(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vectord.checkpoints.files.weight import Weight
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends import transformers as transformers_backend
 from vectord.compute.backends.base import BackendOptions
-from vectord.compute.networks.network import Network
+from vectord.compute.networks.network import Network, class_of
 from vectord.compute.networks.weights import check_all_read
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.errors import ModelUnavailable
@@ -129,7 +129,7 @@ def test_a_tensor_of_another_architecture_is_refused(name: str, tensor: str, tmp
 )
 def test_a_served_head_is_read_completely(architecture: str, output: Output, name: str) -> None:
     """Tensors of a head are harmless only while another output is served."""
-    harmless = import_module(f"vectord.compute.networks.{architecture}").HARMLESS_TENSORS
+    harmless = class_of(architecture).HARMLESS_TENSORS
     check_all_read({name}, harmless, {"dense"}, architecture)
     with pytest.raises(ModelUnavailable, match=name):
         check_all_read({name}, harmless, {output}, architecture)

@@ -44,7 +44,7 @@ from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks import decoder, encoder
 from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of, yes_no_head
-from vectord.compute.networks.network import harmless_tensors
+from vectord.compute.networks.network import class_of, find_architecture
 from vectord.compute.networks.weights import HarmlessTensors, WeightReader, check_all_read
 from vectord.compute.ops.groups import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
@@ -60,19 +60,10 @@ _GPU_BATCH_TOKENS = 16_384  # padded tokens; the torch backend's default has as 
 _CPU_BATCH_TOKENS = 2048
 
 # Keys of old configs without a field in the classes, which still understand them.
-_OLD_KEYS = frozenset(
-    {
-        "global_rope_theta",
-        "local_rope_theta",
-        "partial_rotary_factor",
-        "rope_local_base_freq",
-        "rope_scaling",
-        "rope_theta",
-        "rotary_emb_base",
-        "rotary_pct",
-        "sliding_window_pattern",
-    }
-)
+_OLD_KEYS = {
+    *("global_rope_theta", "local_rope_theta", "partial_rotary_factor", "rope_local_base_freq", "rope_scaling"),
+    *("rope_theta", "rotary_emb_base", "rotary_pct", "sliding_window_pattern"),
+}
 # Keys that may be an object; any other object is another model.
 _OBJECTS = frozenset({"rope_parameters", "rope_scaling"})
 
@@ -87,7 +78,7 @@ _HARMLESS = {
     **harmless("the size of a buffer", "n_ctx"),
 }
 
-# Of architectures that only transformers has; of others, the modules in networks/ list their own.
+# Of architectures that only transformers has; of others, the classes in networks/ list their own.
 _HARMLESS_TENSORS = (
     HarmlessTensors("buffers, which the config determines", r"(.+\.)?(position_ids|token_type_ids|inv_freq)"),
     HarmlessTensors("the body's pooler, which only classifiers read", r"(\w+\.)?pooler\.(dense\.)?(weight|bias)"),
@@ -183,7 +174,8 @@ class TransformersModel:
         weights = merge_adapter(expand(open_checkpoint(spec.weights), settings), spec)
         if spec.yes_no is not None and spec.yes_no.token_ids is not None:
             tied = {**settings.fields, "tie_word_embeddings": bool(config.tie_word_embeddings)}
-            words = decoder.head_rows(tied, WeightReader(weights, ops.heads), ops.heads, spec.yes_no.token_ids)
+            model = decoder.LanguageModel(tied, WeightReader(weights, ops.heads), ops.heads)
+            words = model.head_rows(spec.yes_no.token_ids)
             self._heads["scores"] = yes_no_head(words, ops.heads)
         # A class saves values that it computes, such as T5's dense_act_fn: equal ones are harmless.
         computed = {key: Harmless("computed by the class", one_of(value)) for key, value in vars(config).items()}
@@ -379,8 +371,8 @@ def _load_body(
     # transformers would continue with random numbers. The pooler may be missing, because its output is not used.
     if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
         raise ModelUnavailable(f"the checkpoint has no tensor {missing[0]}, and lacks {len(missing)} in all")
-    harmless = harmless_tensors(spec)
-    known = _HARMLESS_TENSORS if harmless is None else harmless
+    is_ours = find_architecture(spec.architecture) is not None
+    known = class_of(spec.architecture).HARMLESS_TENSORS if is_ours else _HARMLESS_TENSORS
     check_all_read(report["unexpected_keys"], known, spec.outputs, config.model_type)
     if wrong := sorted(report["mismatched_keys"]):
         name, found, expected = wrong[0]

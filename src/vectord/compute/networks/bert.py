@@ -1,89 +1,176 @@
-"""`model_type: bert`, `ernie` and `electra`: BERT, MiniLM, BGE v1.5, E5, GTE v1.
+"""BERT (MiniLM, BGE v1.5, E5, GTE v1), ERNIE, ELECTRA, DistilBERT and ALBERT. Names as in transformers.
 
-Names as in transformers/models/bert and electra.
-
-ELECTRA has narrower word vectors, and heads of its own. RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most
-keys and tensor names.
+RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most keys and names of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import Harmless, harmless
-from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first, classify_pooled
-from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import POOLER, HarmlessTensors, WeightReader
-from vectord.compute.ops.base import Ops, T
-
-NAMES = encoder.LayerNames(
-    prefix="encoder.layer",
-    attention=("attention.self.query", "attention.self.key", "attention.self.value"),
-    attention_out="attention.output.dense",
-    attention_norm="attention.output.LayerNorm",
-    mlp=("intermediate.dense",),
-    down="output.dense",
-    output_norm="output.LayerNorm",
-)
-HEAD = encoder.HeadNames(
-    dense="cls.predictions.transform.dense",
-    norm="cls.predictions.transform.LayerNorm",
-    decoder="cls.predictions.decoder",
-    bias="cls.predictions.bias",
-)
-ELECTRA_HEAD = encoder.HeadNames(
-    dense="generator_predictions.dense", norm="generator_predictions.LayerNorm", decoder="generator_lm_head"
-)
-
-HARMLESS: Mapping[str, Harmless] = {
-    **encoder.HARMLESS,
-    **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
-}
-HARMLESS_TENSORS: Collection[HarmlessTensors] = (
-    *encoder.HARMLESS_TENSORS,
-    POOLER,
-    *encoder.BERT_WORDS_HEAD,
-    HarmlessTensors("ELECTRA's other head of pretraining", r"discriminator_predictions\..+"),
-    *encoder.words_head(r"(generator_predictions|generator_lm_head)\..+", r"generator_lm_head\.weight"),
-    encoder.DENSE_CLASSIFIER,
-)
+from vectord.checkpoints.config_keys import harmless
+from vectord.compute.networks import encoder
+from vectord.compute.networks.architecture import LayerNames
+from vectord.compute.networks.encoder import Encoder, HeadNames, classify_first
+from vectord.compute.networks.heads import Classifier, Projection
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
+from vectord.compute.networks.weights import POOLER, HarmlessTensors
+from vectord.compute.ops.base import T
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    spec, weights = encoder.read_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
-    types = None
-    if config["model_type"] == "ernie" and facts.flag(config, "use_task_id", False):
-        # transformers gives task 0 to every token, so its vector is added to those of the types.
-        count = facts.size(config, "task_type_vocab_size")
-        tasks = weights.array("embeddings.task_type_embeddings.weight", count, spec.hidden_size)
-        types = weights.constant(encoder.TYPES, weights.array(encoder.TYPES, spec.types, spec.hidden_size) + tasks[0])
-    facts.require(config, "position_embedding_type", "absolute")
-    size = _embedding_size(config)
-    widen = None if size in (None, spec.hidden_size) else "embeddings_project"
-    return encoder.read_encoder(
-        spec, weights, ops, NAMES, first_position=0, types=types, embedding_size=size, widen=widen
+class Bert(Encoder[T]):
+    HARMLESS = {
+        **encoder.HARMLESS,
+        **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
+    }
+    HARMLESS_TENSORS = (
+        *encoder.HARMLESS_TENSORS,
+        POOLER,
+        *encoder.BERT_WORDS_HEAD,
+        HarmlessTensors("ELECTRA's other head of pretraining", r"discriminator_predictions\..+"),
+        *encoder.words_head(r"(generator_predictions|generator_lm_head)\..+", r"generator_lm_head\.weight"),
+        encoder.DENSE_CLASSIFIER,
+    )
+    PREFIXES = ("", "bert.", "ernie.", "electra.")
+    NAMES = LayerNames(
+        prefix="encoder.layer",
+        attention=("attention.self.query", "attention.self.key", "attention.self.value"),
+        attention_out="attention.output.dense",
+        attention_norm="attention.output.LayerNorm",
+        mlp=("intermediate.dense",),
+        down="output.dense",
+        output_norm="output.LayerNorm",
+    )
+    HEAD = HeadNames(
+        dense="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        decoder="cls.predictions.decoder",
+        bias="cls.predictions.bias",
     )
 
-
-def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    width = facts.size(config, "hidden_size")
-    if config["model_type"] == "electra":
-        return classify_first(weights, width, labels, "gelu")
-    return classify_pooled(body(weights), weights, width, labels)
+    def load(self) -> Transformer[T]:
+        self.require("position_embedding_type", "absolute")
+        return self.read(self.NAMES, first_position=0)
 
 
-def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    spec, size = encoder.read_spec(config), _embedding_size(config)
-    if size is None:
-        return encoder.read_masked_lm(config, spec, weights, body(weights), HEAD)
-    return encoder.read_masked_lm(config, spec, weights, body(weights), ELECTRA_HEAD, "gelu", size)
+class Ernie(Bert[T]):
+    def load(self) -> Transformer[T]:
+        if not self.flag("use_task_id", False):
+            return super().load()
+        self.require("position_embedding_type", "absolute")
+        # transformers gives task 0 to every token, so its vector is added to those of the types.
+        width, count = self.spec.hidden_size, self.size("task_type_vocab_size")
+        tasks = self.body.array("embeddings.task_type_embeddings.weight", count, width)
+        types = self.body.array(encoder.TYPES, self.spec.types, width) + tasks[0]
+        return self.read(self.NAMES, first_position=0, types=self.body.constant(encoder.TYPES, types))
 
 
-def _embedding_size(config: Mapping[str, Any]) -> int | None:
-    return facts.size(config, "embedding_size") if config["model_type"] == "electra" else None
+class Electra(Bert[T]):
+    """Its word vectors may be narrower than its states."""
+
+    HEAD = HeadNames(
+        dense="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
+        decoder="generator_lm_head",
+        activation="gelu",
+    )
+
+    @property
+    def table_width(self) -> int:
+        return self.size("embedding_size")
+
+    def load(self) -> Transformer[T]:
+        self.require("position_embedding_type", "absolute")
+        widen = None if self.table_width == self.spec.hidden_size else "embeddings_project"
+        return self.read(self.NAMES, first_position=0, widen=widen)
+
+    def classifier(self, labels: int) -> Classifier[T]:
+        return classify_first(self.weights, self.spec.hidden_size, labels, "gelu")
 
 
-def body(weights: WeightReader[T]) -> WeightReader[T]:
-    return weights.after_prefix(("", "bert.", "ernie.", "electra."), encoder.WORDS)
+class DistilBert(Encoder[T]):
+    HARMLESS = {
+        **encoder.HARMLESS,
+        **harmless("training only", "qa_dropout seq_classif_dropout"),
+        **harmless("the checkpoint has the table", "sinusoidal_pos_embds"),
+    }
+    HARMLESS_TENSORS = (
+        *encoder.HARMLESS_TENSORS,
+        *encoder.words_head(r"vocab_(transform|layer_norm|projector)\.(weight|bias)", r"vocab_projector\.weight"),
+        HarmlessTensors("the layer before the classifier", r"pre_classifier\.(weight|bias)", unless="scores"),
+    )
+    PREFIXES = ("", "distilbert.")
+    KEYS = {
+        "hidden_size": "dim",
+        "intermediate_size": "hidden_dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "hidden_act": "activation",
+    }
+    NAMES = LayerNames(
+        prefix="transformer.layer",
+        attention=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        attention_out="attention.out_lin",
+        attention_norm="sa_layer_norm",
+        mlp=("ffn.lin1",),
+        down="ffn.lin2",
+        output_norm="output_layer_norm",
+    )
+    HEAD = HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
+
+    def read_spec(self) -> TransformerSpec:
+        return encoder.read_spec(self.config, keys=self.KEYS, norm_eps=1e-12)  # the norm's is not in any config
+
+    def load(self) -> Transformer[T]:
+        return self.read(self.NAMES, first_position=0)
+
+    def classifier(self, labels: int) -> Classifier[T]:
+        width = self.spec.hidden_size
+        dense = Projection(self.weights.linear("pre_classifier", width, width), "relu")
+        return Classifier("cls", (dense, Projection(self.weights.linear("classifier", width, labels))))
+
+
+class Albert(Encoder[T]):
+    """Layers share their weights, in groups."""
+
+    HARMLESS = encoder.HARMLESS
+    HARMLESS_TENSORS = (
+        *encoder.HARMLESS_TENSORS,
+        HarmlessTensors("the body's pooler, which only classifiers read", r"(\w+\.)?pooler\.(weight|bias)"),
+        HarmlessTensors("another head of pretraining", r"sop_classifier\..+"),
+        *encoder.words_head(r"predictions\..+", r"predictions\.(decoder\.(weight|bias)|bias)"),
+    )
+    PREFIXES = ("", "albert.")
+    NAMES = LayerNames(
+        prefix="encoder.albert_layer_groups.{group}.albert_layers",
+        attention=("attention.query", "attention.key", "attention.value"),
+        attention_out="attention.dense",
+        attention_norm="attention.LayerNorm",
+        mlp=("ffn",),
+        down="ffn_output",
+        output_norm="full_layer_layer_norm",
+    )
+    HEAD = HeadNames(
+        dense="predictions.dense", norm="predictions.LayerNorm", decoder="predictions.decoder", bias="predictions.bias"
+    )
+
+    @property
+    def table_width(self) -> int:
+        return self.size("embedding_size")
+
+    def load(self) -> Transformer[T]:
+        layers = self.spec.layers
+        count = self.size("num_hidden_groups", 1, at_most=layers)
+        inner = self.size("inner_group_num", 1, at_most=1024)
+        names = [replace(self.NAMES, prefix=self.NAMES.prefix.format(group=group)) for group in range(count)]
+        groups = [[self.read_layer(own, i) for i in range(inner)] for own in names]
+        return self.read(
+            self.NAMES,
+            first_position=0,
+            widen="encoder.embedding_hidden_mapping_in",
+            layers=[layer for i in range(layers) for layer in groups[int(i / (layers / count))]],
+        )
+
+    def classifier(self, labels: int) -> Classifier[T]:
+        width = self.spec.hidden_size
+        pooler = Projection(self.body.linear("pooler", width, width), "tanh")
+        return Classifier("cls", (pooler, Projection(self.weights.linear("classifier", width, labels))))

@@ -1,31 +1,28 @@
-"""Readers of an encoder's config and tensors. An architecture file gives its config keys and tensor names."""
+"""What most encoders share: BERT's keys of config.json, its embeddings, and its heads, under names of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from vectord.checkpoints.config_keys import Harmless, harmless
 from vectord.compute.networks import facts
-from vectord.compute.networks.heads import MaskedLM, Projection, output_words
+from vectord.compute.networks.architecture import Architecture, LayerNames
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.rotary import CosSin
 from vectord.compute.networks.transformer import (
-    Attention,
-    Mixture,
-    Mlp,
     Patches,
     Transformer,
     TransformerLayer,
     TransformerSpec,
     TransformerWeights,
 )
-from vectord.compute.networks.weights import LABELS, HarmlessTensors, Linear, Norm, WeightReader
-from vectord.compute.ops.base import Activation, Ops, T, Window
+from vectord.compute.networks.weights import LABELS, HarmlessTensors, Linear, WeightReader
+from vectord.compute.ops.base import Activation, T
 
-WORDS = "embeddings.word_embeddings.weight"
 TYPES = "embeddings.token_type_embeddings.weight"
 WEIGHT = ".weight"
 
@@ -98,27 +95,6 @@ DENSE_CLASSIFIER = HarmlessTensors(
     "heads of classifiers with a layer between", r"classifier\.(dense|out_proj)\.(weight|bias)", unless="scores"
 )
 
-
-class LayerNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of a layer's tensors after `prefix` and the layer's number. One name for several linears: stacked."""
-
-    prefix: str
-    attention: str | tuple[str, str, str]  # query, key, value
-    attention_out: str
-    attention_norm: str | None
-    mlp: str | tuple[str] | tuple[str, str]  # up, and gate if there is one
-    gate_first: bool = False  # the stack of `mlp` begins with the gate
-    down: str
-    output_norm: str
-    query_norm: str | None = None
-    key_norm: str | None = None
-    input_norm: str | None = None
-    attention_bias: bool = True
-    mlp_bias: bool = True  # of up and gate
-    down_bias: bool = True
-    norm_bias: bool = True
-
-
 # Names in transformers' classes of encoders with rotary positions and a gated MLP.
 TRANSFORMERS_NAMES = LayerNames(
     prefix="layers",
@@ -132,88 +108,102 @@ TRANSFORMERS_NAMES = LayerNames(
 )
 
 
-def read_layer(
-    spec: TransformerSpec,
-    weights: WeightReader[T],
-    names: LayerNames,
-    i: int,
-    *,
-    rotary: CosSin[T] | None = None,
-    window: Window | None = None,
-    mlp: Mlp[T] | Mixture[T] | None = None,
-) -> TransformerLayer[T]:
-    """Return the i-th layer. mlp: None: that of `names`."""
-    width, between = spec.hidden_size, spec.intermediate_size
-    layer = weights.under(f"{names.prefix}.{i}.")
-    query, key, value = layer.linears(names.attention, width, width, 3, bias=names.attention_bias)
+class HeadNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a head over the vocabulary."""
 
-    def norm(name: str | None) -> Norm[T] | None:
-        return None if name is None else layer.norm(name, width, bias=names.norm_bias)
-
-    if mlp is None:
-        up, *gate = layer.linears(names.mlp, width, between, 2, bias=names.mlp_bias)
-        if names.gate_first:
-            up, gate = gate[0], [up]
-        down = layer.linear(names.down, between, width, bias=names.down_bias)
-        mlp = Mlp(up=up, gate=gate[0] if gate else None, down=down)
-    return TransformerLayer(
-        attention=Attention(
-            query=query,
-            key=key,
-            value=value,
-            query_norm=norm(names.query_norm),
-            key_norm=norm(names.key_norm),
-            out=layer.linear(names.attention_out, width, width, bias=names.attention_bias),
-            rotary=rotary,
-            window=window,
-        ),
-        attention_norm=norm(names.attention_norm),
-        input_norm=norm(names.input_norm),
-        mlp=mlp,
-        output_norm=layer.norm(names.output_norm, width, bias=names.norm_bias),
-    )
+    dense: str
+    norm: str
+    other_norm: str | None = None  # in some checkpoints
+    decoder: str
+    bias: str | None = None  # another name of the decoder's bias, in some checkpoints
+    activation: Activation | None = None  # None: the body's
 
 
-def read_encoder(
-    spec: TransformerSpec,
-    weights: WeightReader[T],
-    ops: Ops[T],
-    names: LayerNames,
-    *,
-    first_position: int | None = None,
-    norm: str = "embeddings.LayerNorm",
-    rotary: CosSin[T] | None = None,
-    attention_bias: T | None = None,
-    types: T | None = None,
-    embedding_size: int | None = None,
-    widen: str | None = None,
-    layers: Sequence[TransformerLayer[T]] | None = None,
-) -> Transformer[T]:
-    """Return an encoder with BERT's names of the embeddings.
+class Encoder(Architecture[T]):
+    WORDS = "embeddings.word_embeddings.weight"
+    KEYS: ClassVar[Mapping[str, str]] = {}  # its names of BERT's keys
+    LEAST_TYPES: ClassVar[int | None] = 1  # of type_vocab_size; None: tokens have no types
+    NAMES: ClassVar[LayerNames]
+    HEAD: ClassVar[HeadNames]
 
-    first_position: the first token's row in the table of positions; None: there is no table. types (types, H): replace
-    the checkpoint's. embedding_size: width of the tables; the layer `widen` maps their sum to the width of the states.
-    None: the tables have that width. layers: None: those of `names`.
-    """
-    width, positions = embedding_size or spec.hidden_size, None
-    if first_position is not None:
-        rows = slice(first_position, first_position + spec.max_tokens)
-        positions = weights.tensor("embeddings.position_embeddings.weight", rows.stop, width, rows=rows)
-    return Transformer(
-        spec,
-        TransformerWeights(
-            words=weights.tensor(WORDS, spec.vocab_size, width),
-            positions=positions,
-            types=weights.tensor(TYPES, spec.types, width) if spec.types and types is None else types,
-            words_change=weights.table_change(WORDS.removesuffix(WEIGHT), spec.vocab_size, width),
-            types_change=weights.row_change(TYPES.removesuffix(WEIGHT), width) if spec.types == 1 else None,
-            norm=weights.norm(norm, width),
-            widen=None if widen is None else weights.linear(widen, width, spec.hidden_size),
-            layers=tuple(layers or (read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers))),
-            attention_bias=attention_bias,
-        ),
-        ops,
-    )
+    def read_spec(self) -> TransformerSpec:
+        types = 0 if self.LEAST_TYPES is None else self.size("type_vocab_size", at_least=self.LEAST_TYPES)
+        return read_spec(self.config, keys=self.KEYS, types=types)
+
+    @property
+    def table_width(self) -> int:
+        """The width of the tables of words, positions and types, and of the head over the words."""
+        return self.spec.hidden_size
+
+    def read(
+        self,
+        names: LayerNames,
+        *,
+        first_position: int | None = None,
+        norm: str = "embeddings.LayerNorm",
+        rotary: CosSin[T] | None = None,
+        attention_bias: T | None = None,
+        types: T | None = None,
+        widen: str | None = None,
+        layers: Sequence[TransformerLayer[T]] | None = None,
+    ) -> Transformer[T]:
+        """Return the body.
+
+        first_position: the first token's row in the table of positions; None: there is no table. types (types, H):
+        replace the checkpoint's. widen: the layer from `table_width` to the width of the states. layers: None: those of
+        `names`.
+        """
+        spec, body, width, positions = self.spec, self.body, self.table_width, None
+        if first_position is not None:
+            rows = slice(first_position, first_position + spec.max_tokens)
+            positions = body.tensor("embeddings.position_embeddings.weight", rows.stop, width, rows=rows)
+        return Transformer(
+            spec,
+            TransformerWeights(
+                words=body.tensor(self.WORDS, spec.vocab_size, width),
+                positions=positions,
+                types=body.tensor(TYPES, spec.types, width) if spec.types and types is None else types,
+                words_change=body.table_change(self.WORDS.removesuffix(WEIGHT), spec.vocab_size, width),
+                types_change=body.row_change(TYPES.removesuffix(WEIGHT), width) if spec.types == 1 else None,
+                norm=body.norm(norm, width),
+                widen=None if widen is None else body.linear(widen, width, spec.hidden_size),
+                layers=tuple(layers or (self.read_layer(names, i, rotary=rotary) for i in range(spec.layers))),
+                attention_bias=attention_bias,
+            ),
+            self.ops,
+        )
+
+    def classifier(self, labels: int) -> Classifier[T]:
+        """BERT's: the first token through the body's `pooler`, then `classifier`."""
+        width = self.spec.hidden_size
+        pooler = Projection(self.body.linear("pooler.dense", width, width), "tanh")
+        return Classifier("cls", (pooler, Projection(self.weights.linear("classifier", width, labels))))
+
+    def masked_lm(self) -> MaskedLM[T]:
+        names, spec, width = self.HEAD, self.spec, self.table_width
+        bias, has_norm = f"{names.decoder}.bias", f"{names.norm}.weight" in self.weights
+        dense = self.weights.linear(names.dense, spec.hidden_size, width)
+        norm = self.weights.norm(names.norm if has_norm else names.other_norm or names.norm, width)
+        return MaskedLM(
+            transform=Projection(dense, names.activation or spec.activation, norm, spec.norm_eps),
+            words=self.output_words(f"{names.decoder}.weight"),
+            bias=self.weights.tensor(self.weights.first_of(bias, names.bias or bias), spec.vocab_size),
+        )
+
+    def output_words(self, name: str) -> T:
+        """(V, table_width): the head's matrix `name`; the word vectors if the config ties them or there is no other."""
+        tied, shape = self.flag("tie_word_embeddings", True), (self.spec.vocab_size, self.table_width)
+        if tied:
+            self.weights.check_tied(name, self.body, self.WORDS, self.config, *shape)
+        if tied or name not in self.weights:
+            return self.body.tensor(self.WORDS, *shape)
+        return self.weights.tensor(name, *shape)
+
+
+def classify_first(weights: WeightReader[T], width: int, labels: int, activation: Activation = "tanh") -> Classifier[T]:
+    """RoBERTa's: the first token through `classifier.dense` and `classifier.out_proj`."""
+    dense = Projection(weights.linear("classifier.dense", width, width), activation)
+    return Classifier("cls", (dense, Projection(weights.linear("classifier.out_proj", width, labels))))
 
 
 def read_patches(
@@ -235,31 +225,4 @@ def read_patches(
         shift=weights.constant("shift", added - factor * means / deviations),
         linear=linear,
         mask=mask,
-    )
-
-
-class HeadNames(msgspec.Struct, frozen=True, kw_only=True):
-    dense: str
-    norm: str
-    decoder: str
-    bias: str | None = None  # another name of the decoder's bias, in some checkpoints
-
-
-def read_masked_lm(
-    config: Mapping[str, Any],
-    spec: TransformerSpec,
-    weights: WeightReader[T],
-    body: WeightReader[T],
-    names: HeadNames,
-    activation: Activation | None = None,
-    embedding_size: int | None = None,
-) -> MaskedLM[T]:
-    """Return the head over the vocabulary. embedding_size: as for `read_encoder`."""
-    width = embedding_size or spec.hidden_size
-    dense, norm = weights.linear(names.dense, spec.hidden_size, width), weights.norm(names.norm, width)
-    bias = f"{names.decoder}.bias"
-    return MaskedLM(
-        transform=Projection(dense, activation or spec.activation, norm, spec.norm_eps),
-        words=output_words(config, weights, f"{names.decoder}.weight", body, WORDS, (spec.vocab_size, width)),
-        bias=weights.tensor(weights.first_of(bias, names.bias or bias), spec.vocab_size),
     )

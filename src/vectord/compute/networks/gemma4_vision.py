@@ -8,14 +8,13 @@ turn by the one, half by the other. The blocks of patches that make one row of a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import Harmless, harmless
-from vectord.compute.networks import decoder, encoder, facts
+from vectord.checkpoints.config_keys import harmless
+from vectord.compute.networks.decoder import Decoder
+from vectord.compute.networks.encoder import read_patches
 from vectord.compute.networks.heads import Head
 from vectord.compute.networks.rotary import CosSin, read_plane_rotary
 from vectord.compute.networks.transformer import (
@@ -27,107 +26,102 @@ from vectord.compute.networks.transformer import (
     TransformerWeights,
 )
 from vectord.compute.networks.weights import ClipRange, Linear, Norm, WeightReader
-from vectord.compute.ops.base import Ops, T, Tokens
+from vectord.compute.ops.base import T, Tokens
 from vectord.schema import Int32
 
-PREFIXES = ("", "model.")
 LARGEST = float(np.finfo(np.float32).max)
 _TABLE = "patch_embedder.position_embedding_table"
 
-HARMLESS: Mapping[str, Harmless] = {
-    **harmless("its linear layers have none", "attention_bias"),
-    **harmless("the table of positions decides", "max_position_embeddings"),
-    **harmless("the reader of the folder uses it", "pooling_kernel_size"),
-}
-HARMLESS_TENSORS = ()
 
+class Gemma4Vision(Decoder[T]):
+    HARMLESS = {
+        **harmless("its linear layers have none", "attention_bias"),
+        **harmless("the table of positions decides", "max_position_embeddings"),
+        **harmless("the reader of the folder uses it", "pooling_kernel_size"),
+    }
+    HARMLESS_TENSORS = ()
+    WORDS = f"vision_tower.{_TABLE}"
+    ACTIVATION_KEY = "hidden_activation"
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    spec, side = _spec(config), facts.size(config, "patch_size", 16)
-    places, width = facts.size(config, "position_embedding_size", 10 * 1024), spec.hidden_size
-    weights = weights.after_prefix(PREFIXES, f"vision_tower.{_TABLE}").under("vision_tower.")
-    columns, lines = weights.array(_TABLE, 2, places, width)
-    patches = weights.convolution("patch_embedder.input_proj", width, 3, side, side, bias=False, flat=True)
-    rotary = read_plane_rotary(config, weights, spec.head_size, min(places, spec.max_tokens), theta=100.0)
-    layers = weights.under("encoder.layers.")
-    return Transformer(
-        spec,
-        TransformerWeights(
-            words=weights.constant("lines", lines),
-            types=weights.constant("columns", columns),
-            patches=encoder.read_patches(config, weights, patches, factor=2.0, added=-1.0),
-            layers=tuple(_layer(config, spec, layers.under(f"{i}."), rotary) for i in range(spec.layers)),
-        ),
-        ops,
-    )
+    def read_spec(self) -> TransformerSpec:
+        types = self.size("position_embedding_size", 10 * 1024, at_least=2)
+        return replace(super().read_spec(), types=types, attention_scale=1.0)
 
+    def load(self) -> Transformer[T]:
+        spec, side, weights = self.spec, self.size("patch_size", 16), self.body.under("vision_tower.")
+        columns, lines = weights.array(_TABLE, 2, spec.types, spec.hidden_size)
+        patches = weights.convolution(
+            "patch_embedder.input_proj", spec.hidden_size, 3, side, side, bias=False, flat=True
+        )
+        most = min(spec.types, spec.max_tokens)
+        rotary = read_plane_rotary(self.config, weights, spec.head_size, most, theta=100.0)
+        layers = weights.under("encoder.layers.")
+        return Transformer(
+            spec,
+            TransformerWeights(
+                words=weights.constant("lines", lines),
+                types=weights.constant("columns", columns),
+                patches=read_patches(self.config, weights, patches, factor=2.0, added=-1.0),
+                layers=tuple(self._layer(layers.under(f"{i}."), rotary) for i in range(spec.layers)),
+            ),
+            self.ops,
+        )
 
-def pooler(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
-    """(T, H) to (M, D): the mean of each block, as a row of a text.
+    def pooler(self) -> Head[T]:
+        """(T, H) to (M, D): the mean of each block, as a row of a text.
 
-    Source: Gemma4VisionPooler, Gemma4VisionModel and Gemma4MultimodalEmbedder.
-    """
-    spec, outputs = _spec(config), facts.size(config, "text_size")
-    weights = weights.after_prefix(PREFIXES, f"vision_tower.{_TABLE}")
-    width = spec.hidden_size
-    bias, factor = np.zeros(width, np.float32), np.ones(width, np.float32)
-    if facts.flag(config, "standardize", False):
-        bias, factor = (weights.array(f"vision_tower.std_{name}", width) for name in ("bias", "scale"))
-    factors = weights.constant("scale", math.sqrt(width) * factor[None])
-    added = weights.constant("shift", (-bias * factor)[None])
-    ones = weights.constant("ones", np.ones(width))
-    projection = weights.linear("embed_vision.embedding_projection", width, outputs, bias=False)
+        Source: Gemma4VisionPooler, Gemma4VisionModel and Gemma4MultimodalEmbedder.
+        """
+        spec, weights, width, ops = self.spec, self.body, self.spec.hidden_size, self.ops
+        bias, factor = np.zeros(width, np.float32), np.ones(width, np.float32)
+        if self.flag("standardize", False):
+            bias, factor = (weights.array(f"vision_tower.std_{name}", width) for name in ("bias", "scale"))
+        factors = weights.constant("scale", math.sqrt(width) * factor[None])
+        added = weights.constant("shift", (-bias * factor)[None])
+        ones = weights.constant("ones", np.ones(width))
+        projection = weights.linear("embed_vision.embedding_projection", width, self.size("text_size"), bias=False)
 
-    def pooled(x: T, tokens: Tokens[T]) -> T:
-        rows = ops.add(ops.multiply(ops.mean(x, tokens), factors), added)
-        return ops.linear(ops.rms_norm(rows, ones, spec.norm_eps), projection.weight, None)
+        def pooled(x: T, tokens: Tokens[T]) -> T:
+            rows = ops.add(ops.multiply(ops.mean(x, tokens), factors), added)
+            return ops.linear(ops.rms_norm(rows, ones, spec.norm_eps), projection.weight, None)
 
-    return pooled
+        return pooled
 
+    def _layer(self, weights: WeightReader[T], rotary: CosSin[T]) -> TransformerLayer[T]:
+        spec, width, inner, size = self.spec, self.spec.hidden_size, self.spec.intermediate_size, self.spec.head_size
+        clips = self.flag("use_clipped_linears", False)
 
-def _spec(config: Mapping[str, Any]) -> TransformerSpec:
-    spec = decoder.read_spec(config, activation_key="hidden_activation")
-    types = facts.size(config, "position_embedding_size", 10 * 1024, at_least=2)
-    return replace(spec, types=types, attention_scale=1.0)
+        def linear(name: str, inputs: int, outputs: int, rows: Int32 | None = None) -> Linear[T]:
+            layer = weights.linear(f"{name}.linear", inputs, outputs, bias=False, rows=rows)
+            return _clipped(layer, weights.under(f"{name}.")) if clips else layer
 
+        def norm(name: str) -> Norm[T]:
+            return weights.norm(name, width, bias=False)
 
-def _layer(
-    config: Mapping[str, Any], spec: TransformerSpec, weights: WeightReader[T], rotary: CosSin[T]
-) -> TransformerLayer[T]:
-    width, inner, size = spec.hidden_size, spec.intermediate_size, spec.head_size
-    clips = facts.flag(config, "use_clipped_linears", False)
-
-    def linear(name: str, inputs: int, outputs: int, rows: Int32 | None = None) -> Linear[T]:
-        layer = weights.linear(f"{name}.linear", inputs, outputs, bias=False, rows=rows)
-        return _clipped(layer, weights.under(f"{name}.")) if clips else layer
-
-    def norm(name: str) -> Norm[T]:
-        return weights.norm(name, width, bias=False)
-
-    # The reference turns the pairs of each half of a head apart; here the first numbers of both halves come first.
-    order = np.arange(size, dtype=np.int32).reshape(2, 2, size // 4).swapaxes(0, 1).ravel()
-    rows = (np.arange(max(spec.heads, spec.kv_heads or 0), dtype=np.int32)[:, None] * size + order).ravel()
-    return TransformerLayer(
-        attention_norm=norm("input_layernorm"),
-        attention=Attention(
-            query=linear("self_attn.q_proj", width, spec.query_width, rows[: spec.query_width]),
-            key=linear("self_attn.k_proj", width, spec.key_width, rows[: spec.key_width]),
-            value=linear("self_attn.v_proj", width, spec.key_width),
-            query_norm=Norm(weights.tensor("self_attn.q_norm.weight", size, rows=order), None),
-            key_norm=Norm(weights.tensor("self_attn.k_norm.weight", size, rows=order), None),
-            value_norm=Norm(weights.constant("self_attn.v_norm.weight", np.ones(size)), None),
-            out=linear("self_attn.o_proj", spec.query_width, width),
-            rotary=rotary,
-        ),
-        attention_out_norm=norm("post_attention_layernorm"),
-        output_norm=norm("pre_feedforward_layernorm"),
-        mlp=Mlp(
-            gate=linear("mlp.gate_proj", width, inner),
-            up=linear("mlp.up_proj", width, inner),
-            down=linear("mlp.down_proj", inner, width),
-        ),
-        mlp_out_norm=norm("post_feedforward_layernorm"),
-    )
+        # The reference turns the pairs of each half of a head apart; here the first numbers of both halves come first.
+        order = np.arange(size, dtype=np.int32).reshape(2, 2, size // 4).swapaxes(0, 1).ravel()
+        rows = (np.arange(max(spec.heads, spec.kv_heads or 0), dtype=np.int32)[:, None] * size + order).ravel()
+        return TransformerLayer(
+            attention_norm=norm("input_layernorm"),
+            attention=Attention(
+                query=linear("self_attn.q_proj", width, spec.query_width, rows[: spec.query_width]),
+                key=linear("self_attn.k_proj", width, spec.key_width, rows[: spec.key_width]),
+                value=linear("self_attn.v_proj", width, spec.key_width),
+                query_norm=Norm(weights.tensor("self_attn.q_norm.weight", size, rows=order), None),
+                key_norm=Norm(weights.tensor("self_attn.k_norm.weight", size, rows=order), None),
+                value_norm=Norm(weights.constant("self_attn.v_norm.weight", np.ones(size)), None),
+                out=linear("self_attn.o_proj", spec.query_width, width),
+                rotary=rotary,
+            ),
+            attention_out_norm=norm("post_attention_layernorm"),
+            output_norm=norm("pre_feedforward_layernorm"),
+            mlp=Mlp(
+                gate=linear("mlp.gate_proj", width, inner),
+                up=linear("mlp.up_proj", width, inner),
+                down=linear("mlp.down_proj", inner, width),
+            ),
+            mlp_out_norm=norm("post_feedforward_layernorm"),
+        )
 
 
 def _clipped(layer: Linear[T], weights: WeightReader[T]) -> Linear[T]:

@@ -1,10 +1,9 @@
 """Heads: functions from last hidden states (T, H) to one output of a model.
 
 network.py applies all of them to its own bodies. Backends that run other networks apply those of `heads_of`, which
-need no weights of the body, to transformers' classes and to ONNX graphs. An architecture file reads the weights that
-have other names in each architecture: `classifier(config, weights, ops, labels)`, `masked_lm(config, weights, ops)` and
-`head_rows(config, weights, ops, ids)`. The engine does everything that needs no weights: normalizing and cutting
-vectors, selecting tokens, sigmoid and softmax of scores.
+need no weights of the body, to transformers' classes and to ONNX graphs. Those whose weights have other names in each
+architecture are methods of `Architecture` (architecture.py). The engine does everything that needs no weights:
+normalizing and cutting vectors, selecting tokens, sigmoid and softmax of scores.
 """
 
 from __future__ import annotations
@@ -215,33 +214,6 @@ def dense_and_norm(config: Mapping[str, Any], weights: WeightReader[T]) -> Proje
         weights.norm("head.norm", width, bias=facts.flag(config, "norm_bias", False)),
         facts.epsilon(config, "norm_eps"),
     )
-
-
-def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:
-    """The first token through the body's `pooler`, then `classifier`: BERT's way."""
-    pooler = Projection(body.linear("pooler.dense", width, width), "tanh")
-    return Classifier("cls", (pooler, Projection(weights.linear("classifier", width, labels))))
-
-
-def classify_first(weights: WeightReader[T], width: int, labels: int, activation: Activation = "tanh") -> Classifier[T]:
-    """The first token through `classifier.dense` and `classifier.out_proj`: RoBERTa's way."""
-    dense = Projection(weights.linear("classifier.dense", width, width), activation)
-    return Classifier("cls", (dense, Projection(weights.linear("classifier.out_proj", width, labels))))
-
-
-def output_words(
-    config: Mapping[str, Any],
-    weights: WeightReader[T],
-    name: str,
-    body: WeightReader[T],
-    words: str,
-    shape: tuple[int, int],
-) -> T:
-    """The head's matrix `name`; the body's word vectors `words` if the config ties them or there is no other."""
-    tied = facts.flag(config, "tie_word_embeddings", True)
-    if tied:
-        weights.check_tied(name, body, words, config, *shape)
-    return body.tensor(words, *shape) if tied or name not in weights else weights.tensor(name, *shape)
 
 
 def _in_sequence(projections: Sequence[Projection[T]], ops: Ops[T], x: T) -> T:

@@ -8,86 +8,86 @@ selects the module of this folder that loads the body. The outputs in the spec s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any, Generic, cast
 
 from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
-from vectord.checkpoints.files.read import OPTION, Settings, unread_settings
+from vectord.checkpoints.files.read import OPTION, unread_settings
 from vectord.checkpoints.folder import ANSWERS_CLASS, ATTENTION_CLASS, LIST_CLASS, TASKS_CLASS
 from vectord.checkpoints.quantized import expand
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.adapters import Adapters
-from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
+from vectord.compute.networks.architecture import Architecture
+from vectord.compute.networks.heads import Head, heads_of, pooled_head, splade_head, yes_no_head
 from vectord.compute.networks.transformer import Transformer
-from vectord.compute.networks.weights import HarmlessTensors, WeightReader, check_all_read
+from vectord.compute.networks.weights import WeightReader, check_all_read
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable, installing
 
-# By model_type, with _ for -: the module of this folder that loads it, and the prefixes of its classes' names.
+# By model_type, with _ for -: the file and class of this folder that reads it, and the prefixes of its classes' names.
 ARCHITECTURES: Mapping[str, tuple[str, str]] = {
-    "albert": ("albert", "Albert"),
-    "bert": ("bert", "Bert"),
-    "bidirectional_pplx_qwen3": ("qwen2", "PPLXQwen3"),
-    "bigemma3_text": ("gemma", "BiGemma3(Text)?"),
-    "biqwen3": ("qwen2", "BiQwen3"),
-    "c2llm": ("c2llm", "C2LLM"),
-    "camembert": ("roberta", "Camembert"),
-    "clip_text_model": ("clip", "CLIP"),
-    "clip_vision_model": ("clip", "CLIP"),
-    "colmodernvbert": ("pages", "ColModernVBert"),
-    "colpali": ("pages", "ColPali"),
-    "colqwen2": ("qwen_vl", "ColQwen2"),
-    "colqwen3": ("qwen_vl", "ColQwen3"),
-    "deberta_v2": ("deberta_v2", "DebertaV2"),
-    "distilbert": ("distilbert", "DistilBert"),
-    "electra": ("bert", "Electra"),
-    "embedding_gemma2": ("embedding_gemma2", "EmbeddingGemma2"),
-    "embedding_gemma2_text": ("embedding_gemma2", "EmbeddingGemma2Text"),
-    "ernie": ("bert", "Ernie"),
-    "eurobert": ("llama", "EuroBert"),
-    "gemma": ("gemma", "Gemma"),
-    "gemma2": ("gemma", "Gemma2"),
-    "gemma3_text": ("gemma", "Gemma3Text|Gemma3"),
-    "gemma4_vision": ("gemma4_vision", "Gemma4Vision"),
-    "gte": ("gte", "Gte|New"),
-    "jina_bert_v2": ("jina_bert_v2", "JinaBert|Bert"),
-    "jina_embeddings_v3": ("roberta", "JinaEmbeddingsV3"),
-    "lfm2": ("lfm2", "Lfm2|Lfm2Bidirectional"),
-    "lfm2_bidirectional": ("lfm2", "Lfm2Bidirectional"),
-    "llama": ("llama", "Llama"),
-    "llama_bidirec": ("llama", "LlamaBidirectional"),
-    "ministral3": ("mistral", "Ministral3"),
-    "ministral3_bidirec": ("mistral", "Ministral3Bidirectional"),
-    "minicpm": ("minicpm", "LayerWiseMiniCPM"),
-    "mistral": ("mistral", "Mistral"),
-    "modernbert": ("modernbert", "ModernBert"),
-    "mpnet": ("mpnet", "MPNet"),
-    "mt5": ("t5", "MT5"),
-    "new": ("gte", "New|Gte"),
-    "nomic_bert": ("nomic_bert", "NomicBert"),
-    "qwen2": ("qwen2", "Qwen2"),
-    "qwen2_5_vl_vision": ("qwen_vl", "Qwen2_5_VL"),
-    "qwen2_vl_text": ("qwen_vl", "Qwen2VL"),
-    "qwen2_vl_vision": ("qwen_vl", "Qwen2VL"),
-    "qwen3": ("qwen2", "Qwen3"),
-    "qwen3_bidirec": ("qwen2", "Qwen3Bidirectional"),
-    "qwen3_vl_text": ("qwen_vl", "Qwen3VL"),
-    "qwen3_vl_vision": ("qwen_vl", "Qwen3VL"),
-    "roberta": ("roberta", "Roberta"),
-    "siglip2_text_model": ("siglip", "Siglip2"),
-    "siglip2_vision_model": ("siglip", "Siglip2"),
-    "siglip_text_model": ("siglip", "Siglip"),
-    "siglip_vision_model": ("siglip", "Siglip"),
-    "t5": ("t5", "T5"),
-    "t5gemma2_decoder": ("t5gemma2", "T5Gemma2"),
-    "t5gemma2_encoder": ("t5gemma2", "T5Gemma2"),
-    "ultrabert": ("ultrabert", "U(?i:ltraBert)"),
-    "xlm_roberta": ("roberta", "XLMRoberta"),
+    "albert": ("bert.Albert", "Albert"),
+    "bert": ("bert.Bert", "Bert"),
+    "bidirectional_pplx_qwen3": ("qwen2.Qwen3", "PPLXQwen3"),
+    "bigemma3_text": ("gemma.BiGemma3", "BiGemma3(Text)?"),
+    "biqwen3": ("qwen2.Qwen3", "BiQwen3"),
+    "c2llm": ("qwen2.C2LLM", "C2LLM"),
+    "camembert": ("roberta.Roberta", "Camembert"),
+    "clip_text_model": ("clip.Clip", "CLIP"),
+    "clip_vision_model": ("clip.Clip", "CLIP"),
+    "colmodernvbert": ("pages.Pages", "ColModernVBert"),
+    "colpali": ("pages.Pages", "ColPali"),
+    "colqwen2": ("qwen_vl.QwenVL", "ColQwen2"),
+    "colqwen3": ("qwen_vl.QwenVL", "ColQwen3"),
+    "deberta_v2": ("deberta_v2.DebertaV2", "DebertaV2"),
+    "distilbert": ("bert.DistilBert", "DistilBert"),
+    "electra": ("bert.Electra", "Electra"),
+    "embedding_gemma2": ("embedding_gemma2.EmbeddingGemma2", "EmbeddingGemma2"),
+    "embedding_gemma2_text": ("embedding_gemma2.EmbeddingGemma2Text", "EmbeddingGemma2Text"),
+    "ernie": ("bert.Ernie", "Ernie"),
+    "eurobert": ("llama.EuroBert", "EuroBert"),
+    "gemma": ("gemma.Gemma", "Gemma"),
+    "gemma2": ("gemma.Gemma2", "Gemma2"),
+    "gemma3_text": ("gemma.Gemma3", "Gemma3Text|Gemma3"),
+    "gemma4_vision": ("gemma4_vision.Gemma4Vision", "Gemma4Vision"),
+    "gte": ("gte.Gte", "Gte|New"),
+    "jina_bert_v2": ("jina_bert_v2.JinaBert", "JinaBert|Bert"),
+    "jina_embeddings_v3": ("roberta.Roberta", "JinaEmbeddingsV3"),
+    "lfm2": ("lfm2.Lfm2", "Lfm2|Lfm2Bidirectional"),
+    "lfm2_bidirectional": ("lfm2.Lfm2", "Lfm2Bidirectional"),
+    "llama": ("llama.Llama", "Llama"),
+    "llama_bidirec": ("llama.LlamaBidirec", "LlamaBidirectional"),
+    "ministral3": ("llama.Ministral", "Ministral3"),
+    "ministral3_bidirec": ("llama.Ministral", "Ministral3Bidirectional"),
+    "minicpm": ("llama.MiniCpm", "LayerWiseMiniCPM"),
+    "mistral": ("llama.Mistral", "Mistral"),
+    "modernbert": ("modernbert.ModernBert", "ModernBert"),
+    "mpnet": ("roberta.MPNet", "MPNet"),
+    "mt5": ("t5.T5", "MT5"),
+    "new": ("gte.Gte", "New|Gte"),
+    "nomic_bert": ("nomic_bert.NomicBert", "NomicBert"),
+    "qwen2": ("qwen2.Qwen2", "Qwen2"),
+    "qwen2_5_vl_vision": ("qwen_vl.QwenVL", "Qwen2_5_VL"),
+    "qwen2_vl_text": ("qwen_vl.QwenVL", "Qwen2VL"),
+    "qwen2_vl_vision": ("qwen_vl.QwenVL", "Qwen2VL"),
+    "qwen3": ("qwen2.Qwen3", "Qwen3"),
+    "qwen3_bidirec": ("qwen2.Qwen3", "Qwen3Bidirectional"),
+    "qwen3_vl_text": ("qwen_vl.QwenVL", "Qwen3VL"),
+    "qwen3_vl_vision": ("qwen_vl.QwenVL", "Qwen3VL"),
+    "roberta": ("roberta.Roberta", "Roberta"),
+    "siglip2_text_model": ("clip.Siglip2", "Siglip2"),
+    "siglip2_vision_model": ("clip.Siglip2", "Siglip2"),
+    "siglip_text_model": ("clip.Siglip", "Siglip"),
+    "siglip_vision_model": ("clip.Siglip", "Siglip"),
+    "t5": ("t5.T5", "T5"),
+    "t5gemma2_decoder": ("t5gemma2.T5Gemma2Decoder", "T5Gemma2"),
+    "t5gemma2_encoder": ("t5gemma2.T5Gemma2Encoder", "T5Gemma2"),
+    "ultrabert": ("llama.UltraBert", "U(?i:ltraBert)"),
+    "xlm_roberta": ("roberta.Roberta", "XLMRoberta"),
 }
 # What may follow a prefix in the name of such a class, as config.json's `architectures` has it.
 _CLASS_SUFFIXES = (
@@ -103,20 +103,19 @@ _CUSTOM_CLASSES = frozenset(
 class Network(Generic[T]):
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
         """Raises ModelUnavailable for an unknown architecture, an unsupported config, or a tensor of another shape."""
-        module, config = check_architecture(spec), unread_settings(spec.folder / "config.json", spec.config)
+        architecture, config = check_architecture(spec), unread_settings(spec.folder / "config.json", spec.config)
         weights, changes = split_adapters(expand(weights, config), spec.adapters)
         weights = merge_adapter(weights, spec)
         adapters = Adapters(changes, len(spec.adapters), ops) if changes else None
         reader = WeightReader(weights, ops, adapters=adapters)
-        self._body: Transformer[T] = module.load(config, reader, ops)
+        self._body: Transformer[T] = architecture(config, reader, ops).load()
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops.heads, weights) | _architecture_heads(
-            module, spec, config, reader.over(ops), ops
-        )
+        plain, exact = (architecture(config, reader.over(each), each) for each in (ops, ops.heads))
+        self._heads = heads_of(spec, ops.heads, weights) | _architecture_heads(spec, plain, exact)
         unread = reader.unread() - spec.tensors_of_heads
-        check_all_read(unread, module.HARMLESS_TENSORS, spec.outputs, spec.model_type)
+        check_all_read(unread, architecture.HARMLESS_TENSORS, spec.outputs, spec.model_type)
         model_type = str(config.get("model_type"))  # a section's, in models of several networks
-        refuse_unread(config, {**CONFIG, **module.HARMLESS}, transformers_reads(config, model_type))
+        refuse_unread(config, {**CONFIG, **architecture.HARMLESS}, transformers_reads(config, model_type))
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
@@ -129,40 +128,33 @@ def find_architecture(model_type: str) -> tuple[str, str] | None:
     return ARCHITECTURES.get(model_type.replace("-", "_"))
 
 
-def check_architecture(spec: ModelSpec) -> ModuleType:
-    """Return the module that loads the model's body. Raises ModelUnavailable if there is none, or for a class of the
-    model's own that is not known."""
-    module, prefixes = _architecture(spec)
-    config = unread_settings(spec.folder / "config.json", spec.config)
-    listed = config.get("architectures")
-    if not config.get("auto_map") or not isinstance(listed, list) or not listed:
-        return module
-    name = str(listed[0])[:80]
-    known = name in _CUSTOM_CLASSES or re.fullmatch(f"({prefixes})({_CLASS_SUFFIXES})", name) is not None
-    if not known and "architectures" not in config.allowed:
-        raise ModelUnavailable(
-            f"{config.path}: the class {repr(name)[1:-1]} is in the model's own code (auto_map), which is never "
-            f"run and may differ from {spec.model_type[:80]}; {OPTION} architectures ignores it"
-        )
-    return module
-
-
-def harmless_tensors(spec: ModelSpec) -> Collection[HarmlessTensors] | None:
-    """Return the tensors that the architecture's network need not read; None: there is no such network."""
-    if find_architecture(spec.architecture) is None:
-        return None
-    return cast("Collection[HarmlessTensors]", _architecture(spec)[0].HARMLESS_TENSORS)
-
-
-def _architecture(spec: ModelSpec) -> tuple[ModuleType, str]:
+def check_architecture(spec: ModelSpec) -> type[Architecture[Any]]:
+    """Return the class that reads the model. Raises ModelUnavailable if there is none, or for a class of the model's
+    own that is not known."""
     found = find_architecture(spec.architecture)
     if found is None:
         raise ModelUnavailable(
             f"model_type {spec.model_type[:80]!r} is not supported; supported are {', '.join(ARCHITECTURES)}. "
             f"transformers may know it: {installing('transformers')}"
         )
-    module, prefixes = found
-    return import_module(f"{networks.__name__}.{module}"), prefixes
+    config = unread_settings(spec.folder / "config.json", spec.config)
+    listed = config.get("architectures")
+    if not config.get("auto_map") or not isinstance(listed, list) or not listed:
+        return class_of(spec.architecture)
+    name = str(listed[0])[:80]
+    known = name in _CUSTOM_CLASSES or re.fullmatch(f"({found[1]})({_CLASS_SUFFIXES})", name) is not None
+    if not known and "architectures" not in config.allowed:
+        raise ModelUnavailable(
+            f"{config.path}: the class {repr(name)[1:-1]} is in the model's own code (auto_map), which is never "
+            f"run and may differ from {spec.model_type[:80]}; {OPTION} architectures ignores it"
+        )
+    return class_of(spec.architecture)
+
+
+def class_of(architecture: str) -> type[Architecture[Any]]:
+    """Return the class of an entry of ARCHITECTURES."""
+    file, _, name = ARCHITECTURES[architecture.replace("-", "_")][0].partition(".")
+    return cast("type[Architecture[Any]]", getattr(import_module(f"{networks.__name__}.{file}"), name))
 
 
 def _check(body: Transformer[T], spec: ModelSpec) -> None:
@@ -184,31 +176,18 @@ def _check(body: Transformer[T], spec: ModelSpec) -> None:
         )
 
 
-def _architecture_heads(
-    module: ModuleType, spec: ModelSpec, config: Settings, weights: WeightReader[T], ops: Ops[T]
-) -> dict[Output, Head[T]]:
-    """The heads whose weights have a different name in each architecture. SPLADE's multiplies by the whole vocabulary,
-    so it uses the body's op set instead of `ops.heads`."""
+def _architecture_heads(spec: ModelSpec, plain: Architecture[T], exact: Architecture[T]) -> dict[Output, Head[T]]:
+    """The heads whose weights have a different name in each architecture. plain, exact: over the op sets of the body
+    and of heads. SPLADE's multiplies by the whole vocabulary, so it uses the body's."""
     heads: dict[Output, Head[T]] = {}
     if spec.pooling == "attention":
-        heads["dense"] = _function_of(module, "pooler", spec)(config, weights, ops)
+        heads["dense"] = plain.pooler()
     if "splade" in spec.outputs:
-        masked_lm = _function_of(module, "masked_lm", spec)(config, weights, ops)
-        heads["splade"] = splade_head(masked_lm, spec, ops)
+        heads["splade"] = splade_head(plain.masked_lm(), spec, plain.ops)
     if "scores" in spec.outputs and not spec.scores_by_modules:
-        ops, weights = ops.heads, weights.over(ops.heads)
-        if spec.yes_no is not None and spec.scores_by_words:
-            words = _function_of(module, "head_rows", spec)(config, weights, ops, spec.yes_no.token_ids)
-            heads["scores"] = yes_no_head(words, ops)
+        if spec.yes_no is not None and spec.yes_no.token_ids is not None:
+            heads["scores"] = yes_no_head(exact.head_rows(spec.yes_no.token_ids), exact.ops)
         else:
-            head: Classifier[T] = _function_of(module, "classifier", spec)(config, weights, ops, len(spec.labels))
-            heads["scores"] = pooled_head(head.pooling, head.projections, ops, head.tokens)
+            head = exact.classifier(len(spec.labels))
+            heads["scores"] = pooled_head(head.pooling, head.projections, exact.ops, head.tokens)
     return heads
-
-
-def _function_of(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., Any]:
-    """The function `classifier`, `masked_lm` or `head_rows` of an architecture module; ModelUnavailable without it."""
-    function = getattr(module, name, None)
-    if function is None:
-        raise ModelUnavailable(f"model_type {spec.model_type!r} has no {name} in this version")
-    return cast("Callable[..., Any]", function)

@@ -8,7 +8,7 @@ Source: transformers/modeling_rope_utils.py, which names the kinds of scaling.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Generic
 
@@ -30,25 +30,14 @@ MAX_TABLE_SIZE = 2**25  # positions times head size: 262,144 positions of 128, 6
 
 # The kinds of scaling, each with its further keys. "dynamic" changes nothing up to max_position_embeddings, and no
 # text is longer. Neither it nor "linear" uses original_max_position_embeddings, which many configs have.
-_SCALINGS: Mapping[str, frozenset[str]] = {
-    "default": frozenset(),
-    "dynamic": frozenset({"factor", "original_max_position_embeddings"}),
-    "linear": frozenset({"factor", "original_max_position_embeddings"}),
-    "longrope": frozenset(
-        {"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"}
-    ),
-    "llama3": frozenset({"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}),
-    "yarn": frozenset(
-        {
-            "factor",
-            "original_max_position_embeddings",
-            "attention_factor",
-            "beta_fast",
-            "beta_slow",
-            "mscale",
-            "mscale_all_dim",
-        }
-    ),
+_TRAINED = "factor original_max_position_embeddings"
+_SCALINGS: Mapping[str, str] = {
+    "default": "",
+    "dynamic": _TRAINED,
+    "linear": _TRAINED,
+    "longrope": f"{_TRAINED} attention_factor short_factor long_factor",
+    "llama3": f"{_TRAINED} low_freq_factor high_freq_factor",
+    "yarn": f"{_TRAINED} attention_factor beta_fast beta_slow mscale mscale_all_dim",
 }
 _MAY_BE_NULL = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
@@ -140,7 +129,7 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
     found = {f"{name}.{key}": value for key, value in entries.items() if value is not None}  # by their full names
     old_kind = facts.choice(found, f"{name}.type", tuple(_SCALINGS), "default")
     kind = facts.choice(found, f"{name}.rope_type", tuple(_SCALINGS), old_kind)
-    known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind])}
+    known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind].split())}
     if unknown := found.keys() - known:
         raise ModelUnavailable(f"config.json: {min(unknown)[:80]} is not supported with rope_type {kind}")
     if kind not in ("default", "longrope") and f"{name}.factor" not in found:
@@ -148,20 +137,10 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
     theta = facts.number(found, f"{name}.rope_theta", theta)
     if theta <= 1:
         raise ModelUnavailable(f"config.json: {name}.rope_theta must be above 1; found {theta:g}")
-    match kind:
-        case "linear":
-            return Rotary(theta, factor=_factor(found, name))
-        case "yarn":
-            return Rotary(theta, scaling=_yarn(name, found, positions))
-        case "longrope":
-            return Rotary(theta, scaling=_longrope(name, found, positions))
-        case "llama3":
-            return Rotary(theta, scaling=_llama3(name, found, positions))
-        case "dynamic":
-            _factor(found, name)  # of texts longer than any here; transformers refuses a broken one
-            return Rotary(theta)
-        case _:
-            return Rotary(theta)
+    if kind in _READERS:
+        return Rotary(theta, scaling=_READERS[kind](name, found, positions))
+    factor = 1.0 if kind == "default" else _factor(found, name)  # transformers refuses a broken one of "dynamic" too
+    return Rotary(theta, factor=factor if kind == "linear" else 1.0)
 
 
 def rotary_table(
@@ -281,6 +260,13 @@ def _longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
             raise ModelUnavailable(f"config.json: {name}.{key} must be a list of numbers from {LEAST_FACTOR} on")
         lists.append(tuple(map(float, listed)))
     return LongRope(lists[0], lists[1], trained, facts.number(found, f"{name}.attention_factor", usual))
+
+
+_READERS: Mapping[str, Callable[[str, Mapping[str, Any], int], Interpolated | LongRope]] = {
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "yarn": _yarn,
+}
 
 
 def _usual_amplitude(factor: float, scale: float = 1.0) -> float:

@@ -6,25 +6,19 @@ of positions, so a text may be of any length.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from vectord.checkpoints.config_keys import Harmless, harmless
+from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.mpnet import buckets
-from vectord.compute.networks.transformer import (
-    Attention,
-    Mlp,
-    Transformer,
-    TransformerLayer,
-    TransformerSpec,
-    TransformerWeights,
-)
-from vectord.compute.networks.weights import HarmlessTensors, WeightReader
-from vectord.compute.ops.base import Activation, Ops, T
+from vectord.compute.networks.architecture import Architecture, LayerNames
+from vectord.compute.networks.roberta import buckets
+from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.weights import HarmlessTensors
+from vectord.compute.ops.base import Activation, T
 from vectord.errors import ModelUnavailable
+from vectord.schema import Float32
 
 MAX_TOKENS = 8192  # of one text: bounds the table of biases
 
@@ -35,74 +29,79 @@ _FORWARD: Mapping[str, tuple[Activation, str, bool]] = {
     "gated-silu": ("silu", "silu", True),
 }
 _BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-
-HARMLESS: Mapping[str, Harmless] = {
-    **encoder.HARMLESS,
-    **harmless("only the encoder is computed", "is_encoder_decoder num_decoder_layers scale_decoder_outputs"),
-    **harmless("training only", "dropout_rate"),
-}
-HARMLESS_TENSORS: Collection[HarmlessTensors] = (
-    HarmlessTensors("one table under two names", r"shared\.weight|encoder\.embed_tokens\.weight"),
-    HarmlessTensors("the half that generates text", r"decoder\..+|lm_head\.weight"),
-)
+_MLP = "layer.1.DenseReluDense"
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    facts.require(config, "is_decoder", False)
-    activation, saved_as, gated = _FORWARD[facts.choice(config, "feed_forward_proj", tuple(_FORWARD), "relu")]
-    facts.require(config, "dense_act_fn", saved_as)
-    facts.require(config, "is_gated_act", gated)
-    heads = facts.size(config, "num_heads")
-    spec = TransformerSpec(
-        vocab_size=facts.size(config, "vocab_size"),
-        max_tokens=MAX_TOKENS,
-        hidden_size=facts.size(config, "d_model"),
-        intermediate_size=facts.size(config, "d_ff"),
-        layers=facts.size(config, "num_layers", at_most=1024),
-        heads=heads,
-        head_size=facts.size(config, "d_kv"),
-        activation=activation,
-        norm_eps=facts.epsilon(config, "layer_norm_epsilon"),
-        rms=True,
-        norm_first=True,
-        attention_scale=1.0,
+class T5(Architecture[T]):
+    HARMLESS = {
+        **encoder.HARMLESS,
+        **harmless("only the encoder is computed", "is_encoder_decoder num_decoder_layers scale_decoder_outputs"),
+        **harmless("training only", "dropout_rate"),
+    }
+    HARMLESS_TENSORS = (
+        HarmlessTensors("one table under two names", r"shared\.weight|encoder\.embed_tokens\.weight"),
+        HarmlessTensors("the half that generates text", r"decoder\..+|lm_head\.weight"),
     )
-    count = facts.size(config, "relative_attention_num_buckets", 32, at_least=4)
-    farthest = facts.size(config, "relative_attention_max_distance", 128)
-    if count % 4 or farthest <= count // 4:
-        raise ModelUnavailable(
-            f"config.json: relative_attention_num_buckets {count} must be a multiple of 4, and less than 4 times "
-            f"relative_attention_max_distance {farthest}"
+    WORDS = "encoder.final_layer_norm.weight"
+
+    @property
+    def forward(self) -> tuple[Activation, str, bool]:
+        return _FORWARD[self.choice("feed_forward_proj", tuple(_FORWARD), "relu")]
+
+    def read_spec(self) -> TransformerSpec:
+        return TransformerSpec(
+            vocab_size=self.size("vocab_size"),
+            max_tokens=MAX_TOKENS,
+            hidden_size=self.size("d_model"),
+            intermediate_size=self.size("d_ff"),
+            layers=self.size("num_layers", at_most=1024),
+            heads=self.size("num_heads"),
+            head_size=self.size("d_kv"),
+            activation=self.forward[0],
+            norm_eps=facts.epsilon(self.config, "layer_norm_epsilon"),
+            rms=True,
+            norm_first=True,
+            attention_scale=1.0,
         )
-    biases = weights.array(_BIAS, count, spec.heads)[
-        buckets(np.arange(1 - spec.max_tokens, spec.max_tokens), count, farthest)
-    ]
-    words = weights.first_of("encoder.embed_tokens.weight", "shared.weight")
-    return Transformer(
-        spec,
-        TransformerWeights(
-            words=weights.tensor(words, spec.vocab_size, spec.hidden_size),
-            layers=tuple(_layer(spec, weights.under(f"encoder.block.{i}."), gated) for i in range(spec.layers)),
-            final_norm=weights.norm("encoder.final_layer_norm", spec.hidden_size, bias=False),
-            attention_bias=weights.constant("attention_bias", biases.T),
-        ),
-        ops,
-    )
 
+    def load(self) -> Transformer[T]:
+        spec, body, (_, saved_as, gated) = self.spec, self.body, self.forward
+        self.require("is_decoder", False)
+        self.require("dense_act_fn", saved_as)
+        self.require("is_gated_act", gated)
+        names = LayerNames(
+            prefix="encoder.block",
+            attention=("layer.0.SelfAttention.q", "layer.0.SelfAttention.k", "layer.0.SelfAttention.v"),
+            attention_out="layer.0.SelfAttention.o",
+            attention_norm="layer.0.layer_norm",
+            mlp=(f"{_MLP}.wi_1", f"{_MLP}.wi_0") if gated else (f"{_MLP}.wi",),
+            down=f"{_MLP}.wo",
+            output_norm="layer.1.layer_norm",
+            attention_bias=False,
+            mlp_bias=False,
+            down_bias=False,
+            norm_bias=False,
+        )
+        words = body.first_of("encoder.embed_tokens.weight", "shared.weight")
+        return Transformer(
+            spec,
+            TransformerWeights(
+                words=body.tensor(words, spec.vocab_size, spec.hidden_size),
+                layers=tuple(self.read_layer(names, i) for i in range(spec.layers)),
+                final_norm=body.norm("encoder.final_layer_norm", spec.hidden_size, bias=False),
+                attention_bias=body.constant("attention_bias", self._biases().T),
+            ),
+            self.ops,
+        )
 
-def _layer(spec: TransformerSpec, weights: WeightReader[T], gated: bool) -> TransformerLayer[T]:
-    attention, mlp = weights.under("layer.0.SelfAttention."), weights.under("layer.1.DenseReluDense.")
-    width, inner = spec.hidden_size, spec.intermediate_size
-    query, key, value = (attention.linear(name, width, spec.query_width, bias=False) for name in "qkv")
-    return TransformerLayer(
-        attention_norm=weights.norm("layer.0.layer_norm", width, bias=False),
-        attention=Attention(
-            query=query, key=key, value=value, out=attention.linear("o", spec.query_width, width, bias=False)
-        ),
-        output_norm=weights.norm("layer.1.layer_norm", width, bias=False),
-        mlp=Mlp(
-            gate=mlp.linear("wi_0", width, inner, bias=False) if gated else None,
-            up=mlp.linear("wi_1" if gated else "wi", width, inner, bias=False),
-            down=mlp.linear("wo", inner, width, bias=False),
-        ),
-    )
+    def _biases(self) -> Float32:
+        """(2 * max_tokens - 1, heads) by distance."""
+        count = self.size("relative_attention_num_buckets", 32, at_least=4)
+        farthest = self.size("relative_attention_max_distance", 128)
+        if count % 4 or farthest <= count // 4:
+            raise ModelUnavailable(
+                f"config.json: relative_attention_num_buckets {count} must be a multiple of 4, and less than 4 times "
+                f"relative_attention_max_distance {farthest}"
+            )
+        distances = np.arange(1 - MAX_TOKENS, MAX_TOKENS)
+        return self.body.array(_BIAS, count, self.spec.heads)[buckets(distances, count, farthest)]

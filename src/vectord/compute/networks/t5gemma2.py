@@ -8,65 +8,67 @@ its text, of which a window hides none. So a query that is no longer than the wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import Harmless, harmless
-from vectord.compute.networks import decoder, facts, gemma
+from vectord.checkpoints.config_keys import harmless
+from vectord.compute.networks import decoder
+from vectord.compute.networks.architecture import LayerNames
+from vectord.compute.networks.gemma import Gemma3
 from vectord.compute.networks.rotary import rotary_table
-from vectord.compute.networks.transformer import Transformer, TransformerWeights
-from vectord.compute.networks.weights import HarmlessTensors, WeightReader
-from vectord.compute.ops.base import Ops, T
-
-DECODER = "t5gemma2_decoder"
-# Of the encoder, bare or under a head; transformers 5 has read both forms and writes the shorter one.
-_ENCODERS = tuple(prefix + name for prefix in decoder.PREFIXES for name in ("encoder.", "encoder.text_model."))
-_NORMS = ("pre_self_attn_layernorm", "post_self_attn_layernorm")
-
-HARMLESS: Mapping[str, Harmless] = {**gemma.HARMLESS, **harmless("training only", "dropout_rate")}
-HARMLESS_TENSORS = (
-    *decoder.HARMLESS_TENSORS,
-    HarmlessTensors("the vector of a token after images, which no text has", r".+\.eoi_embedding"),
-)
+from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.weights import HarmlessTensors
+from vectord.compute.ops.base import T
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
-    reads_queries = config["model_type"] == DECODER
-    spec, third = gemma.read(config)
-    spec = replace(spec, causal=reads_queries)
-    body = encoder = weights.after_prefix(_ENCODERS, decoder.WORDS)
-    if reads_queries:
-        body = weights.after_prefix([prefix + "decoder." for prefix in decoder.PREFIXES], "norm.weight")
-    size = facts.size(config, "sliding_window", 4096)
-    window = None if reads_queries else (size + 1) // 2 - 1
-    family = replace(third, window_after=size // 2, attention_norms=_NORMS)
-    assert family.sliding_rotary is not None
-    axes = (weights.constant("rotary.axis", np.ones((1, spec.head_size // 2))),) if reads_queries else ()
-    tables = [
-        replace(rotary_table(weights, each, spec.head_size, spec.max_tokens), axes=axes)
-        for each in (family.rotary, family.sliding_rotary)
-    ]
-    slides = [each is not None for each in third.windows]
-    return Transformer(
-        spec,
-        TransformerWeights(
-            words=encoder.tensor(decoder.WORDS, spec.vocab_size, spec.hidden_size),
-            keeps_features=reads_queries,
-            layers=tuple(
-                decoder.read_layer(
-                    spec, family, body.under(f"layers.{i}."), tables[each], None, window if each else None
-                )
-                for i, each in enumerate(slides)
-            ),
-            final_norm=decoder.read_norm(family, body, "norm", spec.hidden_size),
-        ),
-        ops,
+class T5Gemma2Encoder(Gemma3[T]):
+    HARMLESS = {**Gemma3.HARMLESS, **harmless("training only", "dropout_rate")}
+    HARMLESS_TENSORS = (
+        *decoder.HARMLESS_TENSORS,
+        HarmlessTensors("the vector of a token after images, which no text has", r".+\.eoi_embedding"),
     )
+    # Of the encoder, which has the words, bare or under a head: transformers 5 reads both forms.
+    PREFIXES = tuple(prefix + name for prefix in ("", "model.") for name in ("encoder.", "encoder.text_model."))
+    READS_QUERIES = False
+
+    def names(self) -> LayerNames:
+        own = {"attention_norm": "pre_self_attn_layernorm", "attention_out_norm": "post_self_attn_layernorm"}
+        return replace(super().names(), **own)
+
+    def read_spec(self) -> TransformerSpec:
+        return replace(super().read_spec(), causal=self.READS_QUERIES)
+
+    def load(self) -> Transformer[T]:
+        spec, names, body, sliding = self.spec, self.names(), self.body, self.sliding()
+        if self.READS_QUERIES:
+            body = self.weights.after_prefix(("decoder.", "model.decoder."), "norm.weight")
+        size = self.size("sliding_window", 4096)
+        window = None if self.READS_QUERIES else (size + 1) // 2 - 1
+        every = (self.weights.constant("rotary.axis", np.ones((1, spec.head_size // 2))),) if self.READS_QUERIES else ()
+        tables = [
+            replace(rotary_table(body, each, spec.head_size, spec.max_tokens), axes=every) for each in self.rotaries()
+        ]
+        return Transformer(
+            spec,
+            TransformerWeights(
+                words=self.body.tensor(self.WORDS, spec.vocab_size, spec.hidden_size),
+                keeps_features=self.READS_QUERIES,
+                layers=tuple(
+                    self.read_layer(
+                        names,
+                        i,
+                        rotary=tables[slides],
+                        window=window if slides else None,
+                        window_after=size // 2,
+                        body=body,
+                    )
+                    for i, slides in enumerate(sliding)
+                ),
+                final_norm=body.norm("norm", spec.hidden_size, bias=False, offset=names.norm_offset),
+            ),
+            self.ops,
+        )
 
 
-def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
-    facts.require(config, "final_logit_softcapping", None)
-    return decoder.head_rows(config, weights, ops, ids, tied=True, prefixes=_ENCODERS)
+class T5Gemma2Decoder(T5Gemma2Encoder[T]):
+    READS_QUERIES = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, Generic
 
@@ -169,16 +170,18 @@ class WeightReader(Generic[T]):
         return tuple(self._ops.matrix(Weight(weight.name, weight.dtype, part)) for part in parts)
 
     def linears(
-        self, names: str | Sequence[str], inputs: int, outputs: int, count: int, *, bias: bool
+        self, names: str | Sequence[str], inputs: int, outputs: Sequence[int], *, bias: bool
     ) -> tuple[Linear[T], ...]:
-        """Return the layers `names`, or the `count` layers, each of `outputs` rows, that are stacked under one name."""
+        """Return the layers `names`, of so many outputs each, or those that are stacked under one name."""
         if not isinstance(names, str):
-            return tuple(self.linear(name, inputs, outputs, bias=bias) for name in names)
-        parts = [slice(i * outputs, (i + 1) * outputs) for i in range(count)]
-        return tuple(self.linear(names, inputs, count * outputs, bias=bias, rows=part) for part in parts)
+            return tuple(self.linear(name, inputs, size, bias=bias) for name, size in zip(names, outputs, strict=False))
+        ends = pairwise(accumulate(outputs, initial=0))
+        return tuple(self.linear(names, inputs, sum(outputs), bias=bias, rows=slice(*part)) for part in ends)
 
-    def norm(self, name: str, width: int, *, bias: bool = True) -> Norm[T]:
-        """Return `name.weight` and `name.bias`; `gamma` and `beta` in checkpoints from TensorFlow."""
+    def norm(self, name: str, width: int, *, bias: bool = True, offset: float = 0.0) -> Norm[T]:
+        """Return `name.weight`, plus `offset`, and `name.bias`; `gamma` and `beta` in checkpoints from TensorFlow."""
+        if offset:
+            return Norm(self.constant(f"{name}.weight", offset + self.array(f"{name}.weight", width)), None)
         weight_name, bias_name = ("gamma", "beta") if f"{name}.gamma" in self else ("weight", "bias")
         weight = self.tensor(f"{name}.{weight_name}", width)
         return Norm(weight, self.tensor(f"{name}.{bias_name}", width) if bias else None)
