@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.checkpoints.reading import spec_of
-from tests.compute.networks.case import Texts, pad
+from tests.compute.networks.case import Texts, numpy_answer, pad
 from tests.compute.networks.tiny_decoders import (
     CASES,
     CONFIGS,
@@ -26,14 +26,11 @@ from tests.compute.networks.tiny_decoders import (
     write,
 )
 from tests.compute.networks.tiny_encoders import change_config
-from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
+from tests.models import random_texts, read_tiny_spec, write_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.kinds.scores import cut_layers
-from vectord.checkpoints.spec import ModelSpec, Output, Pooling, YesNo
-from vectord.compute.networks.network import Network
-from vectord.compute.ops.base import PackedTexts
-from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.checkpoints.spec import ModelSpec, Pooling, YesNo
 from vectord.errors import ModelUnavailable
 
 LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
@@ -43,14 +40,9 @@ NO, YES = 21, 4
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 
-def run(spec: ModelSpec, texts: PackedTexts, *outputs: Output) -> dict[Output, np.ndarray]:
-    """By the reference op set."""
-    return Network(spec, open_checkpoint(spec.weights), NumpyOps())(pack(texts), outputs)
-
-
 def hidden_states(folder: Path, texts: Texts) -> np.ndarray:
     """(T, H)"""
-    return run(read_tiny_spec(folder), pack_texts(*texts), "tokens")["tokens"]
+    return numpy_answer(read_tiny_spec(folder), texts)
 
 
 def logits_of(folder: Path, head: Head, texts: Texts) -> list[np.ndarray]:
@@ -149,7 +141,7 @@ def test_sequence_classes_equal_transformers(tmp_path: Path, model_type: str) ->
     folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))
     want = np.concatenate(logits_of(folder, head, texts))
-    assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
+    assert_same(numpy_answer(spec, texts, "scores"), want)
 
 
 @pytest.mark.parametrize("model_type", ["gemma", "llama", "mistral", "qwen2", "qwen3"])
@@ -159,7 +151,7 @@ def test_token_classes_equal_transformers(tmp_path: Path, model_type: str) -> No
     folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
     spec = read_tiny_spec(folder, outputs=frozenset({"token_scores"}), token_labels=("a", "b", "c"))
     want = np.concatenate([rows[0] for rows in logits_of(folder, head, texts)])
-    assert_same(run(spec, pack_texts(*texts), "token_scores")["token_scores"], want)
+    assert_same(numpy_answer(spec, texts, "token_scores"), want)
 
 
 @pytest.mark.parametrize("pooling", ["bos", "mean", "late"])
@@ -173,7 +165,7 @@ def test_eurobert_classifies_by_its_pooling(tmp_path: Path, pooling: str) -> Non
     for key in ("classifier_pooling", "clf_pooling"):
         change_config(folder, **{"classifier_pooling": None, key: pooling})
         spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))
-        assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
+        assert_same(numpy_answer(spec, texts, "scores"), want)
 
 
 @pytest.mark.parametrize(("pooling", "temperature"), [("avg", 1.0), ("avg", 0.5), ("cls", 1.0), ("last", 2.0)])
@@ -189,7 +181,7 @@ def test_a_nemotron_reranker_pools_and_divides(tmp_path: Path, pooling: str, tem
     want = np.stack([pool(row) for row in rows]) @ score.double().numpy().T / temperature
     change_config(folder, pooling=pooling, temperature=temperature)
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("LABEL_0",))
-    assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
+    assert_same(numpy_answer(spec, texts, "scores"), want)
 
 
 def test_the_score_of_a_head_of_two_answers_is_the_difference_of_their_probabilities(tmp_path: Path) -> None:
@@ -201,7 +193,7 @@ def test_the_score_of_a_head_of_two_answers_is_the_difference_of_their_probabili
     last = torch.from_numpy(reference(folder, texts)[np.cumsum([len(text) for text in texts]) - 1])
     no, yes = torch.softmax(last @ head["head.weight"].double().mT + head["head.bias"].double(), dim=1).mT
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("LABEL_0",))
-    assert_same(np.tanh(run(spec, pack_texts(*texts), "scores")["scores"][:, 0]), (yes - no).numpy())
+    assert_same(np.tanh(numpy_answer(spec, texts, "scores")[:, 0]), (yes - no).numpy())
 
 
 @pytest.mark.parametrize("layer", [2, 3])
@@ -212,7 +204,7 @@ def test_a_layerwise_reranker_ends_after_the_chosen_layer(tmp_path: Path, layer:
     ends = np.cumsum([len(text) for text in texts]) - 1
     want = minicpm_reference(folder, texts, layers=layer)[ends] @ head.double().numpy().T
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("LABEL_0",))
-    assert_same(run(cut_layers(spec, layer), pack_texts(*texts), "scores")["scores"], want)
+    assert_same(numpy_answer(cut_layers(spec, layer), texts, "scores"), want)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -225,23 +217,23 @@ def test_no_and_yes_equal_the_language_models_logits(tmp_path: Path, model_type:
         random_texts(LENGTHS),
     )
     want = np.stack([logits[0, -1, [NO, YES]] for logits in logits_of(folder, head, texts)])
-    assert_same(run(yes_no_spec(folder), pack_texts(*texts), "scores")["scores"], want)
+    assert_same(numpy_answer(yes_no_spec(folder), texts, "scores"), want)
 
 
 @pytest.mark.parametrize("word", [NO, YES])
 def test_another_row_than_the_tied_words_is_refused(tmp_path: Path, word: int) -> None:
     """transformers 4 replaces the head's matrix by the words, 5 computes with it. Other rows do not matter."""
     folder = write("qwen3", tmp_path, head="AutoModelForCausalLM", tie_word_embeddings=True)
-    path, texts = folder / "model.safetensors", pack_texts(*random_texts(LENGTHS))
-    tensors, want = load_file(path), run(yes_no_spec(folder), texts, "scores")["scores"]
+    path, texts = folder / "model.safetensors", random_texts(LENGTHS)
+    tensors, want = load_file(path), numpy_answer(yes_no_spec(folder), texts, "scores")
     head = torch.zeros_like(tensors["model.embed_tokens.weight"])
     head[[NO, YES]] = tensors["model.embed_tokens.weight"][[NO, YES]]
     save_file({**tensors, "lm_head.weight": head}, path)
-    np.testing.assert_array_equal(run(yes_no_spec(folder), texts, "scores")["scores"], want)
+    np.testing.assert_array_equal(numpy_answer(yes_no_spec(folder), texts, "scores"), want)
     head[word] += 1
     save_file({**tensors, "lm_head.weight": head}, path)
     with pytest.raises(ModelUnavailable, match=r"tie_word_embeddings is true, but lm_head\.weight differs from"):
-        run(yes_no_spec(folder), texts, "scores")
+        numpy_answer(yes_no_spec(folder), texts, "scores")
 
 
 def causal(model_type: str) -> dict[str, bool]:
@@ -259,16 +251,16 @@ def test_gemma_ties_its_word_vectors_by_default(tmp_path: Path) -> None:
     folder = write("gemma3_text", tmp_path, **causal("gemma3_text"))
     config = dict(read_tiny_spec(folder).config)
     assert config.pop("tie_word_embeddings")
-    texts = pack_texts(*random_texts(LENGTHS))
-    want = run(yes_no_spec(folder), texts, "scores")["scores"]
-    np.testing.assert_array_equal(run(yes_no_spec(folder, config=config), texts, "scores")["scores"], want)
+    texts = random_texts(LENGTHS)
+    want = numpy_answer(yes_no_spec(folder), texts, "scores")
+    np.testing.assert_array_equal(numpy_answer(yes_no_spec(folder, config=config), texts, "scores"), want)
 
 
 def test_a_bidirectional_yes_no_model_is_refused(tmp_path: Path) -> None:
     """The engine computes the common beginning of several pairs once: scores would be plausible and wrong."""
     spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM", is_causal=False))
     with pytest.raises(ModelUnavailable, match="is bidirectional"):
-        Network(spec, open_checkpoint(spec.weights), NumpyOps())
+        numpy_answer(spec, [[1]], "scores")
 
 
 def test_embedding_gemma_equals_sentence_transformers(tmp_path: Path) -> None:
@@ -289,7 +281,7 @@ def test_embedding_gemma_equals_sentence_transformers(tmp_path: Path) -> None:
     ids, mask = pad(texts, VOCAB_SIZE - 1)
     with torch.no_grad():
         want = model.double().cpu()({"input_ids": ids, "attention_mask": mask})["sentence_embedding"].numpy()
-    got = run(read_tiny_spec(tmp_path / "saved"), pack_texts(*texts), "dense")["dense"]
+    got = numpy_answer(read_tiny_spec(tmp_path / "saved"), texts, "dense")
     assert_same(got / np.linalg.norm(got, axis=1, keepdims=True), want)
 
 
@@ -322,20 +314,14 @@ def test_voyage_is_bidirectional_and_projected(tmp_path: Path, pooling: Pooling)
     (folder / "config.json").write_text(json.dumps(config | voyage))
     spec = spec_of(folder, pooling=pooling)
     assert spec.dimensions == 80
-    assert_same(run(spec, pack_texts(*texts), "dense")["dense"], want)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    return {model_type: write(model_type, tmp_path_factory.mktemp(model_type)) for model_type in DECODERS}
+    assert_same(numpy_answer(spec, texts, "dense"), want)
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text"])
-def test_softcapped_words_are_refused_only_for_scores(folders: Mapping[str, Path], model_type: str) -> None:
+def test_softcapped_words_are_refused_only_for_scores(tmp_path: Path, model_type: str) -> None:
     """final_logit_softcapping changes the language model's logits, and nothing else."""
-    folder = folders[model_type]
+    folder = write(model_type, tmp_path)
     config = {**read_tiny_spec(folder).config, **causal(model_type), "final_logit_softcapping": 30.0}
-    weights = open_checkpoint((folder / "model.safetensors",))
-    Network(read_tiny_spec(folder, config=config), weights, NumpyOps())
+    numpy_answer(read_tiny_spec(folder, config=config), [[1]])
     with pytest.raises(ModelUnavailable, match=r"final_logit_softcapping must be None; found 30\.0"):
-        Network(yes_no_spec(folder, config=config), weights, NumpyOps())
+        numpy_answer(yes_no_spec(folder, config=config), [[1]], "scores")

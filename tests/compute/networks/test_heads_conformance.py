@@ -1,7 +1,7 @@
 """Every head of an architecture is compared with its own class. Architectures are found by listing the folder.
 
-The comparisons are those of test_heads_scores.py, test_heads_splade.py, test_decoders.py, test_deberta_v2.py,
-and, for minicpm, tests/answers/test_decoder_rerankers.py.
+The comparisons are those of test_heads_scores.py, test_heads_splade.py, test_decoders.py and, for minicpm,
+tests/answers/test_decoder_rerankers.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from vectord.compute.networks.network import ARCHITECTURES, class_of
 
 COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
     "classifier": {architecture for architecture, *_ in test_heads_scores.FAMILIES.values()}
-    | {*DECODERS, "deberta_v2", "llama_bidirec", "minicpm"},
-    "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()}
-    | {"deberta_v2", "qwen2", "qwen3"},
+    | {*DECODERS, "llama_bidirec", "minicpm"},
+    "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()} | {"qwen2", "qwen3"},
     "head_rows": {*DECODERS, "qwen3_vl_text", "t5gemma2_decoder"},  # the last two: test_qwen_vl.py, test_t5gemma2.py
 }
 

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.compute.networks.case import numpy_answer, pad, texts_of
 from tests.compute.networks.plain_jina_bert import WIDTH, jina_states, write_jina_bert
+from tests.compute.networks.tiny_decoders import CASES as DECODER_CASES
 from tests.compute.networks.tiny_decoders import CONFIGS, load_reference
 from tests.compute.networks.tiny_decoders import write as write_decoder
-from tests.compute.networks.tiny_encoders import CASES, FACTS, reference_model, write_tiny
+from tests.compute.networks.tiny_encoders import CASES, DEBERTA_FACTS, FACTS, reference_model, write_tiny
 from tests.models import read_tiny_spec
 from tests.text.makers import CHAT_SPECIALS, qwen3, read
 from torch.nn.functional import linear
@@ -31,6 +32,8 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transf
     "albert": ("albert", "Albert", {"embedding_size": 12}),
     "bert": ("bert", "Bert", {}),
     "camembert": ("camembert", "Camembert", {}),
+    "deberta": ("deberta_v2", "DebertaV2", DEBERTA_FACTS),
+    "deberta, tanh": ("deberta_v2", "DebertaV2", {**DEBERTA_FACTS, "pooler_hidden_act": "tanh"}),
     "distilbert": ("distilbert", "DistilBert", {}),
     "electra": ("electra", "Electra", {"embedding_size": 12}),
     "ernie": ("ernie", "Ernie", {"use_task_id": True}),
@@ -54,7 +57,7 @@ def scores_of(folder: Path, architecture: str, labels: int) -> np.ndarray:
 
 def scoring_spec(folder: Path, architecture: str, labels: int) -> ModelSpec:
     names = tuple(f"LABEL_{i}" for i in range(labels))
-    return CASES[architecture].spec(
+    return (CASES | DECODER_CASES)[architecture].spec(
         folder, architecture=architecture, outputs=frozenset({"scores"}), labels=names, pooling=None
     )
 
@@ -88,7 +91,7 @@ def test_logits_of_tokens_equal_transformers(
     """One number a label and token, special tokens included."""
     folder = write_tiny(tmp_path, family, "ForTokenClassification", num_labels=5, **facts)
     labels = tuple(f"LABEL_{i}" for i in range(5))
-    spec = CASES[architecture].spec(
+    spec = (CASES | DECODER_CASES)[architecture].spec(
         folder, architecture=architecture, outputs=frozenset({"token_scores"}), token_labels=labels, pooling=None
     )
     got = numpy_answer(spec, TEXTS, "token_scores")

@@ -15,10 +15,12 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tests.checkpoints.folders import write_json
 from tests.checkpoints.reading import spec_of
 from tests.compute.networks.case import VOCABULARY, numpy_answer, texts_of
+from tests.compute.networks.tiny_decoders import CASES as DECODER_CASES
 from tests.compute.networks.tiny_decoders import VOCAB_SIZE, load_reference
 from tests.compute.networks.tiny_decoders import write as write_decoder
 from tests.compute.networks.tiny_encoders import (
     CASES,
+    DEBERTA_FACTS,
     change_config,
     reference_model,
     write_tiny,
@@ -40,6 +42,9 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transf
     "bert": ("bert", "Bert", {"hidden_act": "relu"}),
     "bert untied": ("bert", "Bert", {"tie_word_embeddings": False}),
     "camembert": ("camembert", "Camembert", {}),
+    "deberta": ("deberta_v2", "DebertaV2", DEBERTA_FACTS),
+    "deberta of narrow words": ("deberta_v2", "DebertaV2", {**DEBERTA_FACTS, "embedding_size": 20}),
+    "deberta, the newer head": ("deberta_v2", "DebertaV2", {**DEBERTA_FACTS, "legacy": False}),
     "distilbert": ("distilbert", "DistilBert", {"activation": "relu"}),
     "distilbert untied": ("distilbert", "DistilBert", {"tie_word_embeddings": False}),
     "gte": ("gte", "Gte", {}),
@@ -58,7 +63,9 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transf
 
 
 def largest_logits(folder: Path, architecture: str, **facts: Any) -> np.ndarray:
-    spec = CASES[architecture].spec(folder, architecture=architecture, outputs=frozenset({"splade"}), **facts)
+    spec = (CASES | DECODER_CASES)[architecture].spec(
+        folder, architecture=architecture, outputs=frozenset({"splade"}), **facts
+    )
     return numpy_answer(spec, TEXTS, "splade")
 
 

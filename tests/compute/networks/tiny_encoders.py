@@ -42,6 +42,15 @@ MODERN_FACTS: dict[str, Any] = {
     "cls_token_id": 2,
     "sep_token_id": 3,
 }
+DEBERTA_FACTS: dict[str, Any] = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+    "position_buckets": 8,
+    "max_relative_positions": 24,
+}
 NTK: dict[str, Any] = {"type": "ntk", "factor": 3.0}
 NTK_THETA = 500.0
 
