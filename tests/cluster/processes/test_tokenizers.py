@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from vectord.cluster.remote.codec import EngineState
 from vectord.config import Config, DeviceConfig, EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models import open_models
+from vectord.engine.operations.embed import finished
 from vectord.engine.operations.task import EncoderPool
 from vectord.errors import Unavailable, VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, RerankRequest, Result, TextOptions
@@ -48,29 +50,33 @@ async def loaded() -> AsyncIterator[tuple[Engine, Tokenizers, EngineState]]:
         await engine.close()
 
 
-def vectors(result: Result) -> list[list[float]]:
-    assert isinstance(result, EmbedResult)
-    rows: list[list[float]] = result.dense["float"].tolist()
-    return rows
-
-
 async def test_the_answers_are_those_of_a_single_process() -> None:
-    """With every option that changes how texts are read, and for texts that exceed the threads' threshold."""
-    options = [
-        TextOptions(),
-        TextOptions(truncate=True, max_tokens=8),
-        TextOptions(truncate=True, truncate_side="left"),
-        TextOptions(prompt="query: "),
-        TextOptions(add_special_tokens=False, truncate=True),
+    """With every option that changes how texts are read or vectors made, and for texts that exceed the threads'
+    threshold. The vectors are those of one process to the last bit, and are made in the front-end."""
+    inputs = ["a text", [101, 2023, 102], LONG[:1000], LONG[:1100]]
+    ask = partial(EmbedRequest, inputs=inputs)
+    requests = [
+        ask(),
+        ask(text=TextOptions(truncate=True, max_tokens=8)),
+        ask(text=TextOptions(truncate=True, truncate_side="left")),
+        ask(text=TextOptions(prompt="query: ")),
+        ask(text=TextOptions(add_special_tokens=False, truncate=True)),
+        ask(normalize=False),
+        ask(dimensions=8, force_dimensions=True, precisions=("int8", "float", "ubinary")),
+        ask(outputs=frozenset()),
     ]
-    async with loaded() as (engine, tokenizers, state):
-        for text in options:
-            request = EmbedRequest(inputs=["a text", [101, 2023, 102], LONG[:1000], LONG[:1100]], text=text)
-            tokenized = await tokenizers.read(request, state)
-            assert tokenized is not None
-            near, far = await engine.answer(request, ANYONE), await engine.answer(request, ANYONE, tokenized)
-            assert vectors(near) == vectors(far)
-            assert same(near.usage.lengths, far.usage.lengths)  # type: ignore[union-attr]
+    async with loaded() as (engine, tokenizers, _), linked(engine) as found, front_end(found) as link:
+        remote = RemoteEngine(link, tokenize=tokenizers.read, finish=finished)
+        for request in requests:
+            near, far = await engine.answer(request, ANYONE), await remote.answer(request, ANYONE)
+            assert isinstance(near, EmbedResult)
+            assert isinstance(far, EmbedResult)
+            assert near.dense.keys() == far.dense.keys() == (set(request.precisions) if request.outputs else set())
+            for precision, rows in near.dense.items():
+                assert rows.dtype == far.dense[precision].dtype
+                np.testing.assert_array_equal(rows, far.dense[precision])
+            assert same(near.usage.lengths, far.usage.lengths)
+            assert near.fingerprint == far.fingerprint
 
 
 async def test_the_engine_computes_the_tokens_unless_the_model_has_changed() -> None:
@@ -79,9 +85,17 @@ async def test_the_engine_computes_the_tokens_unless_the_model_has_changed() -> 
         other = EmbedRequest(inputs=["two"])
         tokens = await tokenizers.read(other, state)
         assert tokens is not None
-        one, two = vectors(await engine.answer(ONE, ANYONE)), vectors(await engine.answer(other, ANYONE))
-        assert vectors(await engine.answer(ONE, ANYONE, tokens)) == two != one
-        assert vectors(await engine.answer(ONE, ANYONE, replace(tokens, fingerprint="another"))) == one
+
+        async def rows(request: EmbedRequest, tokenized: TokenizedTexts | None = None) -> list[list[float]]:
+            result = await engine.answer(request, ANYONE, tokenized)
+            assert isinstance(result, EmbedResult)
+            made = result if tokenized is None else await finished(result, request)
+            assert isinstance(made, EmbedResult)
+            return made.dense["float"].tolist()  # type: ignore[no-any-return]
+
+        one, two = await rows(ONE), await rows(other)
+        assert await rows(ONE, tokens) == two != one
+        assert await rows(ONE, replace(tokens, fingerprint="another")) == one
 
 
 @pytest.mark.parametrize(

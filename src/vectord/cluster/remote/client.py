@@ -26,6 +26,7 @@ from vectord.text.sequence import TokenizedTexts
 GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
 Tokenize: TypeAlias = Callable[[Request, EngineState], Awaitable[TokenizedTexts | None]]
+Finish: TypeAlias = Callable[[Result, Request], Awaitable[Result]]
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(
@@ -43,11 +44,19 @@ NO_MODELS = ModelList(
 class RemoteEngine:
     """An EngineClient. Its state is the engine's latest report; while there is no engine, models are stalled."""
 
-    def __init__(self, link: Link, request_timeout_s: float = 0.0, tokenize: Tokenize | None = None) -> None:
-        """request_timeout_s: the engine's, for an engine that stops; 0: no limit. tokenize: what it can read here."""
+    def __init__(
+        self,
+        link: Link,
+        request_timeout_s: float = 0.0,
+        tokenize: Tokenize | None = None,
+        finish: Finish | None = None,
+    ) -> None:
+        """request_timeout_s: the engine's, for an engine that stops; 0: no limit. tokenize: what it can read here.
+        finish: makes the vectors of such a request from the engine's raw rows."""
         self._link = link
         self._request_timeout_s = request_timeout_s
         self._tokenize = tokenize
+        self._finish = finish
         self._draining = False
         self._running = 0
         self._checks_until_s = 0.0  # by time.monotonic()
@@ -68,7 +77,8 @@ class RemoteEngine:
                     tokenized = None
                     if self._tokenize is not None and self._link.state is not None:
                         tokenized = await self._tokenize(request, self._link.state)
-                    return cast(Result, await self._link.call(Result, ANSWER, request, caller, tokenized))
+                    result = cast(Result, await self._link.call(Result, ANSWER, request, caller, tokenized))
+                    return result if tokenized is None or self._finish is None else await self._finish(result, request)
         except TimeoutError:
             if not scope.expired():
                 raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -34,6 +34,8 @@ from vectord.schema import (
     InputPage,
     Media,
     Precision,
+    Request,
+    Result,
     SimilarityRequest,
     SimilarityResult,
     Sparse,
@@ -94,10 +96,11 @@ async def _embed(
     first, *others = made.values()
     dense: Mapping[Precision, npt.NDArray[np.generic]] = {}
     if "dense" in sources:
-        rows = made[sources["dense"]].ran.rows("dense")
         cut = target.lead.spec.truncate_dim if request.dimensions is None else request.dimensions
-        finish = partial(postprocess.in_precisions, rows, cut, request.normalize, request.precisions)
-        dense = await compute(rows.size, finish)
+        rows = made[sources["dense"]].ran.rows("dense")[:, :cut]
+        finish = partial(postprocess.in_precisions, rows, None, request.normalize, request.precisions)
+        # A front-end that has tokenized the texts makes the vectors of the rows, too: see `finished`.
+        dense = {"float": rows} if task.tokenized is not None else await compute(rows.size, finish)
     multi = await _finish_rows(made[sources["colbert"]], request) if "colbert" in sources else None
     return EmbedResult(
         model=target.name,
@@ -120,6 +123,17 @@ async def _embed(
         limits={name: vectors.spec.max_tokens for name, vectors in made.items()},
         failures={index: error for vectors in made.values() for index, error in vectors.ran.failures.items()},
     )
+
+
+async def finished(result: Result, request: Request) -> Result:
+    """The result with the dense vectors that the request asks for, made in a front-end of the raw rows (N, D)."""
+    assert isinstance(result, EmbedResult), "only such requests come with their tokens"
+    assert isinstance(request, EmbedRequest), "only such requests come with their tokens"
+    if not result.dense:
+        return result
+    rows = cast("Float32", result.dense["float"])
+    finish = partial(postprocess.in_precisions, rows, None, request.normalize, request.precisions)
+    return replace(result, dense=await compute(rows.size, finish))
 
 
 async def _split_pages(request: EmbedRequest, task: Task) -> tuple[EmbedRequest, Sequence[InputPage]]:
