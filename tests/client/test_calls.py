@@ -316,6 +316,7 @@ def test_a_call_succeeds_despite_failed_requests(call):
 @pytest.mark.parametrize(
     ("name", "args", "options", "message"),
     [
+        ("embed", ["a"], {"dtype": "float64"}, "dtype must be one of float32, float16, int8, ubinary"),
         ("embed", ["a"], {"modl": "m"}, "'modl' is no option of this call; there are: model, "),
         ("rerank", ["q", ["a"]], {"kind": "query"}, "'kind' is no option of this call"),
         ("embed", [["a", None]], {}, "item 1 must be a string, not NoneType"),
@@ -323,35 +324,32 @@ def test_a_call_succeeds_despite_failed_requests(call):
         ("embed_iter", ["text"], {}, "several strings, not one"),
         ("documents", [["a"]], {}, "chunk"),
     ],
-    ids=["unknown option", "option of another call", "no string", "half a pair", "letters", "no chunk"],
+    ids=[
+        "unknown dtype",
+        "unknown option",
+        "option of another call",
+        "no string",
+        "half a pair",
+        "letters",
+        "no chunk",
+    ],
 )
-def test_invalid_arguments_are_a_type_error(call, name, args, options, message):
+def test_invalid_arguments_are_a_type_or_value_error(call, name, args, options, message):
     """Before a request is sent."""
     server = FakeServer()
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call(server, name, *args, **options)
     assert server.requests == []
 
 
-def test_an_unknown_dtype_is_a_value_error(call):
-    """The message lists the valid ones."""
-    with pytest.raises(ValueError, match="dtype must be one of float32, float16, int8, ubinary"):
-        call(FakeServer(), "embed", "a", dtype="float64")
-
-
-def test_a_response_with_fewer_values_is_an_error(call):
-    """For every call with one value for each item."""
+def test_a_response_with_other_values_is_an_error(call):
+    """Fewer than items, for every call with one value for each; a passage that was not sent."""
     few = {"model": "m", "data": [], "scores": [], "results": [], "score_kind": "logit", "warnings": []}
-    for name, args in (("tokenize", ["a"]), ("similarity", ["a", ["b"]]), ("rerank", ["a", ["b"]])):
+    unknown = {**few, "results": [{"index": 7, "score": 1.0}]}
+    cases = [("tokenize", ["a"], few), ("similarity", ["a", ["b"]], few)]
+    for name, args, answer in (*cases, ("rerank", ["a", ["b"]], few), ("rerank", ["a", ["b"]], unknown)):
         with pytest.raises(ServerFailed):
-            call(FakeServer([_response(200, few)]), name, *args)
-
-
-def test_a_ranking_with_an_unknown_passage_is_an_error(call):
-    """Its text is not known."""
-    found = {"model": "m", "results": [{"index": 7, "score": 1.0}], "score_kind": "logit", "warnings": []}
-    with pytest.raises(ServerFailed):
-        call(FakeServer([_response(200, found)]), "rerank", "q", ["a"])
+            call(FakeServer([_response(200, answer)]), name, *args)
 
 
 # --- two clients, one API -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.fakes import MODEL, answer
+from tests.client.fakes import answer
 from tests.products.results import route_of
 
 from vectord.client.errors import ServerFailed
@@ -40,24 +40,12 @@ def embedded(texts: list[str] = TEXTS, **options: object) -> EmbedResult:
     return result
 
 
-def changed(**facts: object) -> EmbedResult:
-    """A result that no engine gives."""
-    result = embedded()
-    return EmbedResult(
-        model=MODEL,
-        fingerprint="f00d",
-        usage=result.usage,
-        dense=facts.get("dense", result.dense),
-        sparse=facts.get("sparse", result.sparse),
-        colbert=facts.get("colbert", result.colbert),
-        tokens=facts.get("tokens", result.tokens),
-    )
-
-
 BROKEN = {
-    "no colbert vectors": changed(colbert=None),
-    "no dense vectors": changed(dense={}),
-    "ids below 0": changed(sparse=[Sparse(np.array([-1], np.int32), np.ones(1, np.float32))] * 3),
+    "no colbert vectors": msgspec.structs.replace(embedded(), colbert=None),
+    "no dense vectors": msgspec.structs.replace(embedded(), dense={}),
+    "ids below 0": msgspec.structs.replace(
+        embedded(), sparse=[Sparse(np.array([-1], np.int32), np.ones(1, np.float32))] * 3
+    ),
 }
 
 

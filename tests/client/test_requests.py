@@ -51,38 +51,34 @@ def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
         RequestPart(TEMPLATE, 40, ["fine", "secret \ud800"]).body()
     assert (refused.value.field, refused.value.index) == ("inputs", 41)
     assert "secret" not in str(refused.value)
-
-
-def test_half_a_surrogate_pair_outside_the_list_is_refused():
-    """Such as in a query."""
     with pytest.raises(BadRequest, match=r"^half of a surrogate"):
         RequestPart(RequestTemplate(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("field", "index", "message", "shown"),
     [
-        ("`inputs[2]` must have at most 5 tokens; got 9", "`inputs[66]` must have at most 5 tokens; got 9"),
-        ("`inputs[2][1]` must be a string", "`inputs[66][1]` must be a string"),
-        ("`inputs` must have at most 5 tokens; got 9", "`inputs[66]` must have at most 5 tokens; got 9"),
+        (
+            "inputs",
+            2,
+            "`inputs[2]` must have at most 5 tokens; got 9",
+            "`inputs[66]` must have at most 5 tokens; got 9",
+        ),
+        ("inputs", 2, "`inputs[2][1]` must be a string", "`inputs[66][1]` must be a string"),
+        ("inputs", 2, "`inputs` must have at most 5 tokens; got 9", "`inputs[66]` must have at most 5 tokens; got 9"),
+        *(
+            (field, index, "`query` is too long", None)
+            for field, index in (("query", 0), ("inputs", None), (None, None))
+        ),
     ],
-    ids=["item", "within an item", "the only item of its request"],
+    ids=["item", "within an item", "the only item of its request", "another field", "no index", "no field"],
 )
-def test_an_error_refers_to_the_whole_list(message, shown):
-    """The server knows only the index in its request."""
+def test_an_error_refers_to_the_whole_list(field, index, message, shown):
+    """The server knows only the index in its request. An error about another field is unchanged."""
     error = BadRequest(message)
-    error.field, error.index = "inputs", 2
-    RequestPart(TEMPLATE, 64, ["a"] * 3).place(error)
-    assert (str(error), error.index) == (shown, 66)
-
-
-@pytest.mark.parametrize(("field", "index"), [("query", 0), ("inputs", None), (None, None)], ids=str)
-def test_an_error_about_another_field_is_unchanged(field, index):
-    """An index of `query` is not one of the list."""
-    error = BadRequest("`query` is too long")
     error.field, error.index = field, index
-    RequestPart(TEMPLATE, 64, ["a"]).place(error)
-    assert (str(error), error.index) == ("`query` is too long", index)
+    RequestPart(TEMPLATE, 64, ["a"] * 3).place(error)
+    assert (str(error), error.index) == ((shown, 66) if shown else (message, index))
 
 
 # --- one request ----------------------------------------------------------------------------------------------

@@ -54,10 +54,17 @@ def library(folder: Path) -> Any:
     return SentenceTransformer(str(folder), device="cpu")
 
 
+def printed_by(program: str) -> str:
+    """By a program that ends well."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)
+    assert done.stderr == ""
+    return done.stdout
+
+
 def test_the_import_needs_neither_server_nor_engine() -> None:
     """Of other packages, `from vectord import Embedder` imports numpy and msgspec: a fraction of a second."""
     code = "import sys; before = {*sys.modules}; from vectord import Embedder; print(*sorted({*sys.modules} - before))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    output = printed_by(code).split()
     packages = {name.partition(".")[0].removeprefix("_") for name in output} - sys.stdlib_module_names
     assert {name for name in packages if find_spec(name)} <= {"vectord", "numpy", "msgspec", "typing_extensions"}
     heavy = {"vectord.config", "vectord.engine.engine", "vectord.compute", "vectord.text", "vectord.checkpoints.folder"}
@@ -90,6 +97,8 @@ def test_several_outputs(embedder: Embedder) -> None:
     assert [len(rows) for rows in found.tokens][2] == MAX_TOKENS
     assert (found.sparse, found.colbert, found.truncated) == (None, None, [2])
     assert len(found.fingerprint) == 16
+    np.testing.assert_allclose(embedder.embed(TEXTS, outputs="dense"), found.dense, atol=1e-5)
+    assert len(embedder.embed(TEXTS, outputs="tokens").tokens) == 3
 
 
 @pytest.mark.parametrize(
@@ -164,38 +173,25 @@ def test_the_folders_truncate_dim_is_the_default_of_dimensions(folder: Path, tmp
     np.testing.assert_allclose([one.score for one in ranked], [cosines[one.index] for one in ranked], atol=1e-5)
 
 
-def test_encode_with_the_models_prompts(library: Any, tmp_path: Path) -> None:
-    """For queries, for documents, by name, and the default one, as the library applies them."""
+@pytest.mark.parametrize("names", [("query", "document", "other"), ("search_query",)], ids=str)
+def test_encode_with_the_models_prompts(names: tuple[str, ...], library: Any, tmp_path: Path) -> None:
+    """As the library applies them: the default one, by name, for queries and for documents. Every model has the names
+    query and document: empty where it has none, although it has a prompt for queries under another name."""
     from sentence_transformers import SentenceTransformer
 
-    prompts = {"query": "the query ", "document": "a document ", "other": "b c "}
-    model = SentenceTransformer(modules=[*library], prompts=prompts, default_prompt_name="other", device="cpu")
+    prompts = {name: f"the {name} " for name in names}
+    model = SentenceTransformer(modules=[*library], prompts=prompts, default_prompt_name=names[-1], device="cpu")
     model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
     with Embedder(str(tmp_path / "saved"), dtype="float32") as made:
-        for name, options in (
-            ("encode", {}),
-            ("encode", {"prompt_name": "document"}),
-            ("encode_query", {}),
-            ("encode_document", {}),
-            ("encode_query", {"prompt_name": "other"}),
+        for call, options in (
+            *(("encode", {"prompt_name": name}) for name in ("query", "document", names[-1], None)),
+            *((call, {}) for call in ("encode_query", "encode_document") if len(names) > 1),
+            ("encode_query", {"prompt_name": names[-1]}),
             ("encode_query", {"prompt": "hello "}),
         ):
-            want = getattr(model, name)(TEXTS, **options)
-            np.testing.assert_allclose(getattr(made, name)(TEXTS, **options), want, atol=1e-5)
+            want = getattr(model, call)(TEXTS, **options)
+            np.testing.assert_allclose(getattr(made, call)(TEXTS, **options), want, atol=1e-5)
         np.testing.assert_array_equal(made.encode(sentences=TEXTS), made.encode(TEXTS))
-
-
-def test_the_prompt_names_query_and_document_are_those_of_every_model(library: Any, tmp_path: Path) -> None:
-    """Empty where the model has none of that name, although it has a prompt for queries under another name."""
-    from sentence_transformers import SentenceTransformer
-
-    prompts = {"search_query": "the query "}
-    model = SentenceTransformer(modules=[*library], prompts=prompts, default_prompt_name="search_query", device="cpu")
-    model.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
-    with Embedder(str(tmp_path / "saved"), dtype="float32") as made:
-        for name in ("query", "document", "search_query"):
-            want = model.encode(TEXTS, prompt_name=name)
-            np.testing.assert_allclose(made.encode(TEXTS, prompt_name=name), want, atol=1e-5)
 
 
 def test_encode_to_tensors(embedder: Embedder, library: Any) -> None:
@@ -293,11 +289,6 @@ def test_help_lists_the_options_of_embed(embedder: Embedder) -> None:
         embedder.embed("a", normalise=True)  # type: ignore[call-arg]
 
 
-def test_one_kind_of_vectors_may_be_named_alone(embedder: Embedder) -> None:
-    assert embedder.embed(TEXTS, outputs="dense").shape == (3, WIDTH)
-    assert len(embedder.embed(TEXTS, outputs="tokens").tokens) == 3
-
-
 def test_the_facts_of_an_embedder(embedder: Embedder) -> None:
     assert (embedder.dimensions, len(embedder.models)) == (WIDTH, 1)
     assert repr(embedder) == f"Embedder({embedder.models[0]!r}, dimensions={WIDTH}, max_tokens={embedder.max_tokens})"
@@ -367,11 +358,14 @@ def test_a_call_beside_another_is_not_alone(embedder: Embedder, monkeypatch: pyt
     np.testing.assert_allclose(vectors, embedder.embed(["first", "second", "third"]), atol=1e-5)
 
 
-async def test_calls_on_an_event_loop(embedder: Embedder) -> None:
-    """The twins answer as the blocking calls, and the loop continues meanwhile."""
+async def test_calls_on_an_event_loop(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:
+    """The twins answer as the blocking calls, also with a progress bar, and the loop continues meanwhile."""
     vectors, ranked = await asyncio.gather(embedder.aembed(TEXTS), embedder.arerank("hello world", TEXTS))
     np.testing.assert_allclose(vectors, embedder.embed(TEXTS), atol=1e-5)
     assert ranked == embedder.rerank("hello world", TEXTS)
+    for shown in (await embedder.aembed(TEXTS, show_progress=True), embedder.embed(TEXTS, show_progress=True)):
+        np.testing.assert_allclose(shown, vectors, atol=1e-5)
+        assert "100%" in capsys.readouterr().err
 
 
 def test_an_error_has_the_index_in_the_callers_list(embedder: Embedder) -> None:
@@ -381,11 +375,6 @@ def test_an_error_has_the_index_in_the_callers_list(embedder: Embedder) -> None:
         embedder.embed(texts, truncate=False)
     assert caught.value.index == TEXTS_PER_REQUEST
     assert str(caught.value).startswith(f"`texts[{TEXTS_PER_REQUEST}]` must have at most")
-
-
-def test_a_progress_bar_on_request(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:
-    embedder.embed(TEXTS, show_progress=True)
-    assert "100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("broken", ["write", "flush"])
@@ -455,15 +444,11 @@ def test_a_model_that_cannot_be_loaded(folder: Path, tmp_path: Path) -> None:
 def test_a_program_may_end_without_closing(program: str, folder: Path) -> None:
     """The models are unloaded when the program ends or no longer uses them, without a message."""
     made = f"Embedder({str(folder)!r}, backend='fake', pooling='mean')"
-    code = f"from vectord import Embedder; {program.format(made=made)}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert (done.stdout.strip(), done.stderr) == (f"({WIDTH},)", "")
+    assert printed_by(f"from vectord import Embedder; {program.format(made=made)}") == f"({WIDTH},)\n"
 
 
 ENDS = {
-    "end": ("", 0),
     "error": ("raise ValueError", 1),
-    "exit": ("sys.exit(3)", 3),
     "interrupt": ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT),
     "two": ("other = Embedder(folder, threads=2); other.embed('a')", 0),
     "loading": ("threading.Thread(target=Embedder, args=[folder], daemon=True).start()", 0),
@@ -512,8 +497,7 @@ FakeBackend.forward, entered = forward, threading.Event()
 threading.Thread(target=embedder.embed, args=["a"], daemon=True).start()
 entered.wait()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)
-    assert done.stdout == "the forward has ended\n"
+    assert printed_by(program) == "the forward has ended\n"
 
 
 def test_a_fork_of_the_process_ends(folder: Path) -> None:
@@ -535,8 +519,7 @@ with Embedder({str(folder)!r}, backend="fake", pooling="mean") as embedder:
     process.join()
 print(process.exitcode)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines() == ["This Embedder is closed, or was made before a fork of this process.", "0"]
+    assert printed_by(code).splitlines() == ["This Embedder is closed, or was made before a fork of this process.", "0"]
 
 
 def test_the_programs_of_the_page_run() -> None:

@@ -24,10 +24,13 @@ from vectord.text import images as images_of_text
 from vectord.text.images import decoded
 from vectord.text.pdf import page_image, pages_of
 
+each_family = pytest.mark.parametrize("folder", ["CLIP", "Siglip", "Siglip2"], indirect=True)
 
-@pytest.fixture(scope="module", params=["CLIP", "Siglip", "Siglip2"])
+
+@pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_towers(tmp_path_factory.mktemp(request.param), request.param)
+    family = getattr(request, "param", "CLIP")
+    return write_towers(tmp_path_factory.mktemp(family), family)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,7 @@ def answer(embedder: Embedder, *inputs: Any, **options: Any) -> EmbedResult:
     return result
 
 
+@each_family
 def test_texts_and_images_in_one_call(folder: Path, embedder: Embedder, tmp_path: Path) -> None:
     """In any order; an image as a path, as the bytes of a file, or as Pillow's."""
     family, shown = folder.name[:-1], images()  # without pytest's number
@@ -62,6 +66,7 @@ def test_many_images_are_read_in_parts(embedder: Embedder, monkeypatch: pytest.M
     np.testing.assert_allclose(embedder.embed(shown), each, atol=1e-5)
 
 
+@each_family
 def test_rows_are_counted_and_answers_cached(folder: Path, embedder: Embedder) -> None:
     """An image has its rows as tokens, and no characters; its file is known the second time."""
     image, other = (media_of(image_of(40, 50, seed=seed)) for seed in (40, 41))
@@ -178,6 +183,7 @@ def test_a_prompt_is_refused_next_to_an_image(embedder: Embedder, field: str) ->
             embedder.embed(given, **{field: "query"})
 
 
+@each_family
 def test_each_network_needs_memory_for_its_own_weights(folder: Path) -> None:
     """One file has both; together they need 16 bits for each of its numbers."""
     config = Config(model=ModelConfig(models=(str(folder),), offline=True))

@@ -31,10 +31,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], str, str]] = {  # model_type, config
     "Qwen3, last token: F2LLM-v2, Octen, harrier, zembed-1": ("qwen3", dict(CONFIGS["qwen3"]), "lasttoken", "openvino"),
     "causal Gemma 3, last token: harrier": ("gemma3_text", CAUSAL_GEMMA, "lasttoken", "openvino"),
     "ModernBERT, cls: DenseOn, granite-embedding r2": ("modernbert", {}, "cls", "openvino"),
-    "ModernBERT, mean: bekko-embedding": ("modernbert", {}, "mean", "openvino"),
-    "XLM-RoBERTa, cls: PIXIE-Rune": ("xlm-roberta", {"type_vocab_size": 1}, "cls", "openvino"),
     "UltraBERT, last token": ("ultrabert", dict(CONFIGS["ultrabert"]), "lasttoken", "openvino"),
-    "OLMo 3, last token": ("olmo3", {**CONFIGS["qwen2"], "sliding_window": 7}, "lasttoken", "transformers"),
     "Qwen3.5, last token": ("qwen3_5_text", {"num_hidden_layers": 4, "head_dim": 16}, "lasttoken", "transformers"),
 }
 SIZES = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}

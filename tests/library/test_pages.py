@@ -148,11 +148,3 @@ def test_an_image_with_words_is_refused(embedder: Embedder, given: Any, options:
     value = image if given == "image" else [image if part == "image" else part for part in given]
     with pytest.raises(InvalidField, match=f"an image and {other}; this model embeds images alone"):
         answer(embedder, value, outputs=COLBERT, text=TextOptions(**options))
-
-
-def test_the_fake_tells_images_apart(folder: Path) -> None:
-    """Without a network, too: in the image's rows."""
-    with Embedder(str(folder), offline=True, backend="fake") as embedder:
-        shown = [image_of(9, 9), image_of(9, 9, seed=1), image_of(9, 9)]
-        one, other, again = embedder.embed(shown, outputs="colbert").colbert
-    assert np.array_equal(one, again) and not np.allclose(one, other)

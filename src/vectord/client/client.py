@@ -13,7 +13,7 @@ from functools import partial, wraps
 from importlib import import_module
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 import numpy as np
@@ -249,14 +249,25 @@ class AsyncClient:
         """
         body = {"query": sent(query), "top_n": top_n or 0}
         template = _template("rerank", "passages", known.RerankOptions, options, body)
-        return self._call(
-            template,
-            passages,
-            item_size,
-            lambda reply, count: read_ranked(reply, count, top_n),
-            partial(_joined_ranking, top_n),
-            progress,
-        )
+
+        def join(pieces: Sequence[Piece[RankedPassages]]) -> Ranking:
+            found = [(piece.part, one) for piece in pieces for one in piece.value.results]
+            # Equal scores by their logits, then in order.
+            found.sort(key=lambda pair: (pair[1].score, pair[1].logit), reverse=True)
+            ranked = [Ranked(part.start + one.index, one.score, part.items[one.index], one.span) for part, one in found]
+            warnings = [(piece.part.start, warning) for piece in pieces for warning in piece.value.warnings]
+            return Ranking(
+                ranked=ranked[: top_n or None],
+                score_kind=pieces[0].value.score_kind if pieces else "",
+                model=pieces[0].value.model if pieces else "",
+                fingerprint=pieces[0].fingerprint if pieces else "",
+                truncated=[start + warning.index for start, warning in warnings if warning.index is not None],
+                query_truncated=any(warning.type == "query_truncated" for _, warning in warnings),
+                tokens_read=sum(piece.tokens_read for piece in pieces),
+            )
+
+        read = partial(read_ranked, top_n=top_n)
+        return self._call(template, passages, item_size, read, join, progress)
 
     def classify(
         self,
@@ -364,7 +375,7 @@ def _like(
     init: Callable[Concatenate[AsyncClient, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Client, P], None]]:
     """Gives the constructor of Client the settings of an AsyncClient, for help and type checkers."""
-    return cast("Any", wraps(init))
+    return wraps(init)
 
 
 def _blocking(
@@ -471,25 +482,6 @@ def _template(
 
 def _joined(pieces: Sequence[Piece[list[T]]]) -> list[T]:
     return [value for piece in pieces for value in piece.value]
-
-
-def _joined_ranking(top_n: int | None, pieces: Sequence[Piece[RankedPassages]]) -> Ranking:
-    ranked = [(piece.part, one) for piece in pieces for one in piece.value.results]
-    # Equal scores by their logits, then in order.
-    ranked.sort(key=lambda pair: (pair[1].score, pair[1].logit), reverse=True)
-    warnings = [(piece.part.start, warning) for piece in pieces for warning in piece.value.warnings]
-    return Ranking(
-        ranked=[
-            Ranked(part.start + one.index, one.score, part.items[one.index], one.span)
-            for part, one in ranked[: top_n or None]
-        ],
-        score_kind=pieces[0].value.score_kind if pieces else "",
-        model=pieces[0].value.model if pieces else "",
-        fingerprint=pieces[0].fingerprint if pieces else "",
-        truncated=[start + warning.index for start, warning in warnings if warning.index is not None],
-        query_truncated=any(warning.type == "query_truncated" for _, warning in warnings),
-        tokens_read=sum(piece.tokens_read for piece in pieces),
-    )
 
 
 def _joined_vectors(shown: Collection[str], pieces: Sequence[Piece[ReplyVectors]]) -> Embeddings:

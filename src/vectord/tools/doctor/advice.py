@@ -29,33 +29,23 @@ def advice(
     installed: Sequence[str],
 ) -> list[Advice]:
     """installed: names of libraries. Problems come first."""
-    on_cpu = any(one.device == "cpu" for one in tested)
+    on_cpu, device = any(one.device == "cpu" for one in tested), config.device.device
     problems = [
-        *(
-            (f"{one.model}: {one.problem}", "replace the model's files, or see the log of vectord serve")
-            for one in tested
-            if one.problem is not None
-        ),
-        *_device_problems(machine, config, on_cpu=on_cpu),
-        *(
-            (
-                f"{port.host} port {port.port} is not available ({port.problem})",
-                f"choose another --{port.setting.replace('_', '-')}, or stop the program that uses it",
-            )
-            for port in ports
-            if port.problem is not None
-        ),
+        (f"{one.model}: {one.problem}", "replace the model's files, or see the log of vectord serve")
+        for one in tested
+        if one.problem is not None
     ]
+    if on_cpu and machine.bfloat16 is False and config.device.dtype == "bfloat16":
+        problems.append(("this CPU has no bfloat16 instructions; without them it is 100 times slower", "--dtype auto"))
+    if not machine.gpus and device.startswith("cuda") and device != "cuda-or-cpu":
+        problems.append((f"device is {device}, but no GPU was found", "--device auto"))
+    for port in ports:
+        if port.problem is not None:
+            option = f"--{port.setting.replace('_', '-')}"
+            problem = f"{port.host} port {port.port} is not available ({port.problem})"
+            problems.append((problem, f"choose another {option}, or stop the program that uses it"))
     hints = [*_device_hints(machine, config, installed, on_cpu=on_cpu), *_other_hints(machine, cache, config)]
     return [Advice("problem", *one) for one in problems] + [Advice("hint", *one) for one in hints]
-
-
-def _device_problems(machine: Machine, config: Config, *, on_cpu: bool) -> Iterator[tuple[str, str]]:
-    device = config.device.device
-    if on_cpu and machine.bfloat16 is False and config.device.dtype == "bfloat16":
-        yield "this CPU has no bfloat16 instructions; without them it is 100 times slower", "--dtype auto"
-    if not machine.gpus and device.startswith("cuda") and device != "cuda-or-cpu":
-        yield f"device is {device}, but no GPU was found", "--device auto"
 
 
 def _device_hints(

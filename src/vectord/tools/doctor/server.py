@@ -53,7 +53,7 @@ def test_server(server: ProbedServer, model: str | None) -> Iterator[Finding]:
         (OF_SERVER, server, ""),
         (OF_VECTORS, embeds, "no route returns vectors"),
         (OF_SCORES, reranks, "no route returns scores"),
-        ({"healthy at the end": _healthy}, server, ""),
+        ({"healthy at the end": healthy}, server, ""),
     )
     for tests, subject, missing in groups:
         for name, run in tests.items():
@@ -85,14 +85,14 @@ def _require(holds: object, why: str) -> None:
 # --- the server -----------------------------------------------------------------------------------------------
 
 
-def _healthy(server: ProbedServer, path: str = "/health") -> None:
+def healthy(server: ProbedServer, path: str = "/health") -> None:
     reply = server.get(path)
     if reply.status in (404, 405):
         raise NotOffered(f"GET {path} is {reply.status}")
     _require(reply.status in (200, 204), f"GET {path}: {reply.summary()}")
 
 
-def _requires_token(embeds: ProbedRoute) -> None:
+def requires_token(embeds: ProbedRoute) -> None:
     if embeds.server.token is None:
         raise NotOffered("no --token to test")
     body = json.dumps(embeds.body(["x"])).encode()
@@ -117,27 +117,27 @@ def _require_same(
     _require(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
 
 
-def _one_vector_per_text(embeds: ProbedRoute) -> None:
+def one_vector_per_text(embeds: ProbedRoute) -> None:
     _require(np.linalg.norm(_vectors_of(embeds, TEXTS), axis=1).all(), "a vector of zeros")
 
 
-def _alone_and_in_batch(embeds: ProbedRoute) -> None:
+def alone_and_in_batch(embeds: ProbedRoute) -> None:
     alone = [_vectors_of(embeds, [text])[0] for text in TEXTS]
     _require_same(alone, _vectors_of(embeds, TEXTS), "a text alone and in a batch")
 
 
-def _order(embeds: ProbedRoute) -> None:
+def order(embeds: ProbedRoute) -> None:
     rotated = _vectors_of(embeds, (*TEXTS[1:], TEXTS[0]))
     _require_same(_vectors_of(embeds, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
 
 
-def _similarity(embeds: ProbedRoute) -> None:
+def similarity(embeds: ProbedRoute) -> None:
     cat, *others = _vectors_of(embeds, TEXTS)
     near, far = row_cosines(np.stack([cat, cat]), np.stack(others))
     _require(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
 
 
-def _concurrent_clients(embeds: ProbedRoute) -> None:
+def concurrent_clients(embeds: ProbedRoute) -> None:
     texts = [f"{TEXTS[i % 3]} Number {i}." for i in range(CLIENTS)]
     expected = _vectors_of(embeds, texts)
     answers = _embed_at_once(embeds, texts)
@@ -149,7 +149,7 @@ def _concurrent_clients(embeds: ProbedRoute) -> None:
             _require(reply.status in BUSY, f"no finite vector: {reply.summary()}")
 
 
-def _long_texts(embeds: ProbedRoute) -> None:
+def long_texts(embeds: ProbedRoute) -> None:
     """On several streams of the model at once, if it reads that many tokens."""
     texts = [f"{i} " + "word " * LONG_WORDS for i in range(LONG_CLIENTS)]
     for reply, vectors in _embed_at_once(embeds, texts):
@@ -172,26 +172,26 @@ def _scores(reranks: ProbedRoute) -> dict[int, float]:
     return scores
 
 
-def _relevant_first(reranks: ProbedRoute) -> None:
+def relevant_first(reranks: ProbedRoute) -> None:
     scores = _scores(reranks)
     best = max(scores, key=lambda index: scores[index])
     _require(best == RELEVANT, f"its score is {scores[RELEVANT]:.4f}, another passage's is {scores[best]:.4f}")
 
 
-def _same_scores(reranks: ProbedRoute) -> None:
+def same_scores(reranks: ProbedRoute) -> None:
     one, other = _scores(reranks), _scores(reranks)
     difference = max(abs(one[index] - other[index]) for index in one)
     _require(difference <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {difference:.4f}")
 
 
-OF_SERVER = {"healthy": _healthy, "ready": lambda server: _healthy(server, "/health/ready")}
+OF_SERVER = {"healthy": healthy, "ready": lambda server: healthy(server, "/health/ready")}
 OF_VECTORS = {
-    "a request without the token is refused": _requires_token,
-    "one finite vector for each text": _one_vector_per_text,
-    "a text alone gets the vector that it gets in a batch": _alone_and_in_batch,
-    "results keep the order of the texts": _order,
-    "similar texts are closer than dissimilar ones": _similarity,
-    f"{CLIENTS} concurrent clients get their own results, or are refused": _concurrent_clients,
-    "long texts of concurrent clients are embedded or refused": _long_texts,
+    "a request without the token is refused": requires_token,
+    "one finite vector for each text": one_vector_per_text,
+    "a text alone gets the vector that it gets in a batch": alone_and_in_batch,
+    "results keep the order of the texts": order,
+    "similar texts are closer than dissimilar ones": similarity,
+    f"{CLIENTS} concurrent clients get their own results, or are refused": concurrent_clients,
+    "long texts of concurrent clients are embedded or refused": long_texts,
 }
-OF_SCORES = {"the relevant passage ranks first": _relevant_first, "the same pairs get the same scores": _same_scores}
+OF_SCORES = {"the relevant passage ranks first": relevant_first, "the same pairs get the same scores": same_scores}
