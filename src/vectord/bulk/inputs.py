@@ -112,14 +112,14 @@ def find_source(job: BulkJob) -> InputSource:
     else:
         digest, size_bytes = hashlib.blake2b(digest_size=16), 0
         suffixes: set[str] = set()
-        names: list[str] = []  # the first two
+        first_names: list[str] = []  # two at most
         for file in _files(job.source):
-            names = [*names, file.name][:2]
+            first_names = [*first_names, file.name][:2]
             suffixes.add(format_of_name(file.name)[0])
             size_bytes += file.size_bytes
             identity = f"{file.name}\0{file.size_bytes}\0{file.version}\0"
             digest.update(identity.encode("utf-8", "surrogateescape"))
-        is_file = names == [PurePosixPath(job.source).name]
+        is_file = first_names == [PurePosixPath(job.source).name]
         format_ = job.input_format or _format_of(job.source, suffixes, is_file=is_file)
         job = replace(job, has_pages=job.images or (format_ == "files" and ".pdf" in suffixes))
         has_media = job.images or (format_ == "files" and not suffixes.isdisjoint(MEDIA))
