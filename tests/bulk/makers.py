@@ -19,9 +19,9 @@ import zstandard
 
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import BulkJob, RetryLater, Stopped, TextsRefused
+from vectord.bulk.job import BulkJob, RetryLater, Stopped, Summary, TextsRefused
 from vectord.bulk.outputs import format_of_output
-from vectord.bulk.pipeline import PROBE, Pipeline, Summary
+from vectord.bulk.pipeline import PROBE, Pipeline
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import TextVectors
 from vectord.schema import ChunkOptions, Media, Span, Sparse

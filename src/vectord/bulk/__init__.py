@@ -3,7 +3,7 @@
 Uses the engine through engine.client, and imports nothing of the server. The extras are imported only in
 arrow_input.py, arrow_output.py and postgres.py; httpx only in remote.py and qdrant.py. Read pipeline.py first.
 
-    inputs, arrow_input ── Rows ──▶ writer.Divider ─▶ pipeline ── texts ──▶ embedder (this process), remote (a server)
+    inputs, arrow_input ── Rows ──▶ writer.divide ──▶ pipeline ── texts ──▶ embedder (this process), remote (a server)
                                                          │ ▲                        │
                                                          │ └────── TextVectors ─────┘
                                     writer.PartWriter ◀──┘

@@ -157,6 +157,26 @@ class Manifest(msgspec.Struct):
     space: str  # of the vectors; differs for other weights
 
 
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """Counted while the job runs. tokens, chunks, cut, failed, empty, seconds and tokens_per_s are of this run."""
+
+    out: str  # or the folder of the parts; without a password
+    model: str
+    space: str
+    rows: int = 0  # of IN
+    tokens: int = 0
+    chunks: int = 0  # 0 without --chunk
+    cut: int = 0
+    failed: int = 0
+    empty: int = 0  # rows without a text, in the parts of this run
+    seconds: float = 0.0
+    tokens_per_s: float = 0.0
+    parts: int = 0  # of IN
+    missing: int = 0  # parts that other shards have not finished yet
+    resumed_from: int = 0  # rows that earlier runs had written: of finished parts, and those that a database has
+
+
 class BulkFailed(Exception):
     """The job cannot continue. The message names the fault of the input, the output or the model in one sentence.
 

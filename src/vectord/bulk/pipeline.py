@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -21,11 +21,11 @@ from vectord.budget import Budget
 from vectord.bulk.embedder import BulkEmbedder, ModelFacts
 from vectord.bulk.folder import JobFolder
 from vectord.bulk.inputs import InputSource
-from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped, TextsRefused
+from vectord.bulk.job import BulkFailed, BulkJob, Manifest, RetryLater, Stopped, Summary, TextsRefused
 from vectord.bulk.outputs import BulkOutput, file_format_of
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows, TextChunk, chunk_rows
-from vectord.bulk.writer import Divider, PartRows, PartWriter
+from vectord.bulk.writer import PartRows, PartWriter, divide
 from vectord.errors import ConfigError
 from vectord.schema import Span
 
@@ -44,26 +44,6 @@ MILLION = 10**6
 PROBE = "vectord"  # a text whose vectors show the model's vector space and widths before the job begins
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries without Retry-After; doubles each time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """tokens, chunks, cut, failed, empty, seconds and tokens_per_s are of this run."""
-
-    out: str  # or the folder of the parts; without a password
-    model: str
-    space: str
-    rows: int  # of IN
-    tokens: int
-    chunks: int  # 0 without --chunk
-    cut: int
-    failed: int
-    empty: int  # rows without a text, in the parts of this run
-    seconds: float
-    tokens_per_s: float
-    parts: int  # of IN
-    missing: int  # parts that other shards have not finished yet
-    resumed_from: int  # rows that earlier runs had written
 
 
 class Retrying:
@@ -169,12 +149,13 @@ class Pipeline:
     async def _run(self, manifest: Manifest, finished: set[int]) -> Summary:
         if self._source.is_stdin:  # it may have ended within the last part, and have more rows now
             finished.discard(max(filter(self._job.has_part, finished), default=-1))
-        divider = Divider(self._job, frozenset(finished), self._request.rows)
-        writer = PartWriter(self._job, self._output, manifest.space, self._retrying.call)
+        summary = Summary(out=self._output.name, model=manifest.model, space=manifest.space)
+        pieces = divide(self._rows, self._job, finished, self._request.rows, summary)
+        writer = PartWriter(self._job, self._output, summary, self._retrying.call)
         self._started_s = time.monotonic()
-        submitting = asyncio.create_task(self._submit(divider))
+        submitting = asyncio.create_task(self._submit(pieces, summary))
         try:
-            await self._collect(divider, writer)
+            await self._collect(writer, summary)
             await submitting
             await writer.finish()
         finally:
@@ -186,36 +167,22 @@ class Pipeline:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         seconds = time.monotonic() - self._started_s
-        missing = await self._in_thread(lambda: self._output.complete(divider.parts))
-        return Summary(
-            out=self._output.name,
-            model=manifest.model,
-            space=manifest.space,
-            rows=divider.rows,
-            tokens=writer.tokens,
-            chunks=writer.chunks,
-            cut=writer.cut,
-            failed=writer.failed,
-            empty=divider.empty,
-            seconds=round(seconds, 3),
-            tokens_per_s=round(writer.tokens / max(seconds, 1e-9), 1),
-            parts=divider.parts,
-            missing=missing,
-            resumed_from=divider.finished_rows,
-        )
+        summary.seconds, summary.tokens_per_s = round(seconds, 3), round(summary.tokens / max(seconds, 1e-9), 1)
+        summary.parts = -(-summary.rows // self._job.part_rows)
+        summary.missing = await self._in_thread(lambda: self._output.complete(summary.parts))
+        return summary
 
     # --- rows to requests -------------------------------------------------------------------------------------
 
-    async def _submit(self, divider: Divider) -> None:
+    async def _submit(self, pieces: Iterator[PartRows], summary: Summary) -> None:
         """Starts a request for every group of rows of the missing parts, then submits None."""
         started = False
         try:
-            pieces = divider.divide(self._rows)
             while (piece := await self._in_thread(lambda: next(pieces, None))) is not None:
                 new = await self._retrying.call(partial(self._in_thread, partial(self._output.new_rows, piece.rows)))
-                divider.finished_rows += len(piece.rows) - len(new)
+                summary.resumed_from += len(piece.rows) - len(new)
                 if not started and len(new):
-                    before = divider.finished_rows
+                    before = summary.resumed_from
                     self._progress.begin(new.position if before else 0, before)
                     self._started_s = time.monotonic()  # without the time that skipping the finished rows took
                     started = True
@@ -273,7 +240,7 @@ class Pipeline:
 
     # --- vectors to parts -------------------------------------------------------------------------------------
 
-    async def _collect(self, divider: Divider, writer: PartWriter) -> None:
+    async def _collect(self, writer: PartWriter, summary: Summary) -> None:
         rows = 0
         while True:
             if self._submitted.empty():
@@ -286,7 +253,7 @@ class Pipeline:
             await writer.add(piece, await self._unless_stopped(task))
             self._in_flight.release(self._share(piece.rows))
             rows += len(piece.rows)
-            self._progress.advance(piece.rows.position, divider.finished_rows + rows, writer.tokens)
+            self._progress.advance(piece.rows.position, summary.resumed_from + rows, summary.tokens)
 
     async def _unless_stopped(self, awaitable: Awaitable[T]) -> T:
         """The result, which counts even after a signal if it is there. Raises Stopped."""

@@ -64,7 +64,7 @@ class Rows:
 
     position: how far the input is read when these rows are read, in rows for tables, else in bytes. size_bytes: the
     approximate size of all columns. text_column: the name of the column of the texts. numbers: the index of each row in
-    IN, once Divider has counted them. keys: of rows for a database, once it has looked them up.
+    IN, once `divide` has counted them. keys: of rows for a database, once it has looked them up.
     """
 
     texts: Sequence[RowInput]

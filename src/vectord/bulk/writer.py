@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from vectord.bulk.inputs import PATH
-from vectord.bulk.job import BulkFailed, BulkJob
+from vectord.bulk.job import BulkFailed, BulkJob, Summary
 from vectord.bulk.outputs import BulkOutput
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowInput, Rows
 
@@ -27,49 +27,33 @@ class PartRows:
     rows: Rows
 
 
-class Divider:
-    """Iterates over the rows of the missing parts. The numbers count the rows that were read so far."""
+def divide(
+    reader: Iterator[Rows], job: BulkJob, finished: Collection[int], max_rows: int, summary: Summary
+) -> Iterator[PartRows]:
+    """The rows of the missing parts, after --on-empty; counts all rows that were read. Runs in the reading thread.
 
-    def __init__(self, job: BulkJob, finished: frozenset[int], max_rows: int) -> None:
-        """max_rows: of a piece."""
-        self.rows = 0  # all
-        self.finished_rows = 0  # written before: of finished parts, and those that a database has
-        self.empty = 0  # without a text; not of finished parts
-        self._job = job
-        self._finished = finished
-        self._max_rows = max_rows
-
-    @property
-    def parts(self) -> int:
-        return -(-self.rows // self._job.part_rows)
-
-    def divide(self, reader: Iterator[Rows]) -> Iterator[PartRows]:
-        """Runs in the reading thread."""
-        for rows in reader:
-            taken = 0
-            while taken < len(rows):
-                part, offset = divmod(self.rows, self._job.part_rows)
-                count = min(len(rows) - taken, self._job.part_rows - offset, self._max_rows)
-                numbers = range(self.rows, self.rows + count)
-                piece = replace(rows.slice(taken, taken + count), numbers=numbers)
-                taken += count
-                self.rows += count
-                if part in self._finished:
-                    self.finished_rows += count
-                elif self._job.has_part(part):
-                    yield PartRows(part, count, self._without_empty(piece))
-
-    def _without_empty(self, rows: Rows) -> Rows:
-        """The rows after --on-empty."""
-        empty = {place for place, text in enumerate(rows.texts) if _is_empty(text)}
-        self.empty += len(empty)
-        if not empty or self._job.on_empty == "embed":
-            return rows
-        if self._job.on_empty == "skip":
-            return rows.take([place for place in range(len(rows)) if place not in empty])
-        return replace(
-            rows, texts=[EMPTY if isinstance(text, str) and _is_empty(text) else text for text in rows.texts]
-        )
+    max_rows: of a piece.
+    """
+    for rows in reader:
+        taken = 0
+        while taken < len(rows):
+            part, offset = divmod(summary.rows, job.part_rows)
+            count = min(len(rows) - taken, job.part_rows - offset, max_rows)
+            numbers = range(summary.rows, summary.rows + count)
+            piece = replace(rows.slice(taken, taken + count), numbers=numbers)
+            taken += count
+            summary.rows += count
+            if part in finished:
+                summary.resumed_from += count
+            elif job.has_part(part):
+                empty = {place for place, text in enumerate(piece.texts) if _is_empty(text)}
+                summary.empty += len(empty)
+                if empty and job.on_empty == "skip":
+                    piece = piece.take([place for place in range(count) if place not in empty])
+                elif empty and job.on_empty == "fail":  # null has a reason already
+                    texts = [EMPTY if isinstance(text, str) and _is_empty(text) else text for text in piece.texts]
+                    piece = replace(piece, texts=texts)
+                yield PartRows(part, count, piece)
 
 
 def _is_empty(text: RowInput) -> bool:
@@ -79,12 +63,13 @@ def _is_empty(text: RowInput) -> bool:
 class PartWriter:
     """Writes the pieces of the missing parts, in order. Lives on the event loop; the output works in threads."""
 
-    def __init__(self, job: BulkJob, output: BulkOutput, space: str, retry: Callable[[Write], Awaitable[None]]) -> None:
-        """space: of the vectors. retry: calls again after RetryLater."""
-        self.tokens = self.cut = self.failed = self.chunks = 0
+    def __init__(
+        self, job: BulkJob, output: BulkOutput, summary: Summary, retry: Callable[[Write], Awaitable[None]]
+    ) -> None:
+        """summary: counts what is written. retry: calls again after RetryLater."""
         self._job = job
         self._output = output
-        self._space = space
+        self._summary = summary
         self._retry = retry
         self._part = 0  # that is being written
         self._rows = 0  # of IN, in the part
@@ -97,7 +82,7 @@ class PartWriter:
             self._hold(embedded)
         self._part = piece.part
         self._rows += piece.count
-        self.failed += len({one.rows.numbers[row] for one in requests for row in one.errors})
+        self._summary.failed += len({one.rows.numbers[row] for one in requests for row in one.errors})
         if self._rows == self._job.part_rows:
             await self.finish()
         elif self._held_bytes >= HELD_BYTES:
@@ -105,10 +90,10 @@ class PartWriter:
 
     def _hold(self, embedded: EmbeddedRows) -> None:
         vectors = embedded.vectors
-        if vectors is not None and vectors.space != self._space:
+        if vectors is not None and vectors.space != self._summary.space:
             raise BulkFailed(
                 f"The model has changed: its vectors belong to the space {vectors.space}, the earlier ones to "
-                f"{self._space}."
+                f"{self._summary.space}."
             )
         if embedded.errors and self._job.on_error == "fail":
             row = min(embedded.errors)
@@ -120,11 +105,11 @@ class PartWriter:
             )
         self._held.append(embedded)
         self._held_bytes += embedded.rows.size_bytes
-        self.chunks += len(embedded.rows.chunks)
+        self._summary.chunks += len(embedded.rows.chunks)
         if vectors is not None:
             self._held_bytes += vectors.size_bytes
-            self.tokens += vectors.tokens
-            self.cut += vectors.cut
+            self._summary.tokens += vectors.tokens
+            self._summary.cut += vectors.cut
 
     async def finish(self) -> None:
         """Finish the part. Call it at the end of IN: the last part may have fewer rows than the others."""

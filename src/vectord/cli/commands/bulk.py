@@ -24,7 +24,8 @@ from vectord.errors import ConfigError, ExitCode, installing
 
 if TYPE_CHECKING:
     from vectord.bulk.inputs import InputSource
-    from vectord.bulk.pipeline import Pipeline, Summary
+    from vectord.bulk.job import Summary
+    from vectord.bulk.pipeline import Pipeline
     from vectord.bulk.progress import JobProgress
     from vectord.engine.engine import Engine
 
