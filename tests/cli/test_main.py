@@ -236,6 +236,58 @@ def test_a_failed_start_is_one_line_and_exit_code_2(
     assert refused(words, capsys).startswith(line)
 
 
+NOWHERE = "http://127.0.0.1:1"
+MISUSED = {
+    "key": "Missing argument 'NAME'; usage: vectord key [OPTIONS] NAME",
+    "key a b": "Got unexpected extra argument (b); usage: vectord key [OPTIONS] NAME",
+    "key 1st": "'1st' is not a valid key name: ",
+    "completion": "Missing argument",
+    "completion tcsh": "Invalid value for ",
+    "completion bash zsh": "Got unexpected extra argument (zsh)",
+    "rm": "name a model; vectord list has them",
+    "show": "name a model; vectord list has them",
+    "ps --port 1": f"--port: no server answers at {NOWHERE} (Connection refused); start one with",
+    "ps bge-m3": "vectord ps takes no MODEL; vectord show prints the facts of one",
+    "ps --models a,b": "vectord ps takes no MODEL; vectord show prints the facts of one",
+    "stop": "name the models to unload; vectord ps lists them",
+    "stop a --url nonsense": "--url: expected http://HOST:PORT or https://HOST:PORT",
+    f"pull --url {NOWHERE}": "--url: name the models to pull",
+    f"pull m --url {NOWHERE} --locked": "--locked: the server has its own lock file",
+    "pull m --token boss": "--token: belongs to --url",
+    **{
+        f"{words} --url {NOWHERE} {option}": "--url: the server has its own settings; leave out the other options"
+        for words, option in (
+            ("ps", "--admin-key b"),
+            ("stop a", "--admin-key b"),
+            ("pull m", "--offline"),
+            ("doctor", "--port 1"),
+        )
+    },
+    "bench --scenarios embed": "--scenarios: expected some of embed_dense,embed_full,rerank",
+    "bench --batch-size 129": "--batch-size: 129 is more than --max-batch-size 128",
+    "bench --concurrency 0": "Invalid value for '--concurrency': 0 is not in the range 1<=x<=10000",
+    **{
+        f"{words} {NOWHERE}": f"{words.split()[-1]}: no server answers"
+        for words in ("bench --url", "doctor --url", "doctor --against")
+    },
+    "doctor --token k": "--token: requires --url",
+    "doctor --against-model m": "--against-model: requires --against",
+    "doctor --cacert f": "--cacert: belongs to --url",
+    "doctor --against h": "--against: expected http://HOST:PORT",
+    f"doctor one two --url {NOWHERE}": "--url: name one model of the server",
+    f"doctor --no-self-test --url {NOWHERE}": "--no-self-test: concerns the models of this machine",
+    f"doctor --timeout 0 --url {NOWHERE}": "Invalid value for '--timeout': 0.0 is not in the range 0.1<=x<=3600",
+}
+
+
+@pytest.mark.parametrize(("words", "line"), MISUSED.items())
+def test_a_misused_command_is_one_line_and_exit_code_2(
+    words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the option at fault."""
+    assert refused(words.split(), capsys).startswith(f"vectord: {line}")
+
+
 def test_an_error_of_the_output_ends_the_bars(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,21 +402,6 @@ def test_the_output_of_key_can_be_appended_to_the_file(tmp_path: Path) -> None:
     file.write_text(ended.stdout + vectord("key", "other").stdout)
     file.chmod(0o600)
     assert [key.name for key in read_keys(file)] == ["search", "other"]
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ([], "Missing argument 'NAME'; usage: vectord key [OPTIONS] NAME"),
-        (["a", "b"], "Got unexpected extra argument (b); usage: vectord key [OPTIONS] NAME"),
-        (["--name"], "unknown option '--name'"),
-        (["1st"], "name"),
-        (["a b"], "name"),
-    ],
-    ids=str,
-)
-def test_a_key_has_one_valid_name(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert line in refused(["key", *words], capsys)
 
 
 def test_an_interrupt_during_the_imports_is_one_line() -> None:

@@ -85,21 +85,6 @@ def test_a_named_scenario_must_be_supported(capsys: pytest.CaptureFixture[str]) 
     assert "embed_full left out: POST /embeddings/" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--scenarios", "embed"], "--scenarios: expected some of embed_dense,embed_full,rerank"),
-        (["--batch-size", "129"], "--batch-size: 129 is more than --max-batch-size 128"),
-        (["--concurrency", "0"], "0 is not in the range 1<=x<=10000"),
-        (["--url", "http://127.0.0.1:1"], "no server answers"),
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_exit_code_2(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", *words]) == 2
-    assert line in capsys.readouterr().err
-
-
 def test_ctrl_c_is_exit_code_130() -> None:
     """Also during requests."""
     with stand_in() as server:

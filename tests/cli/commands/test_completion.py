@@ -68,9 +68,3 @@ def test_other_shells_accept_the_script(script: Path, request: pytest.FixtureReq
     shell = request.node.callspec.params["script"]
     ended = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]], ids=str)
-def test_completion_takes_one_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", *words]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -13,21 +13,15 @@ from tests.cli.commands.stand_in import stand_in
 from tests.real_server import running
 
 from vectord.cli.main import run
-from vectord.products.common.profiles import profiles
 
 # Statuses of an example that needs another type of model, or the operator's key.
 NOT_OFFERED = (400, 401, 403, 404, 405, 409, 415, 422, 424, 501)
-# Profiles with limits of their own. The others name settings, and order the APIs.
-PROFILES = [
-    name
-    for name, fields in profiles().items()
-    if any(setting.startswith("max_") for section in fields["values"].values() for setting in section)
-]
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-# The settings of the models, in profiles that have several.
-ROLES = {
-    "semantic-explorer": ("default-embedding-model", "reranker-model"),
-    "smart-embedder": ("models", "reranker-model"),
+# Profiles with small limits of texts, tokens and concurrency, and their settings of the models.
+PROFILES = {
+    "embedding-server": [MODEL],
+    "tei": [MODEL],
+    "semantic-explorer": [f"--default-embedding-model={MODEL}", f"--reranker-model={MODEL}"],
 }
 
 
@@ -102,13 +96,12 @@ def test_a_server_of_two_texts_in_a_request_has_no_fault(capsys: pytest.CaptureF
     assert (code, names(report, "failed")) == (0, [])
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("profile", "models"), PROFILES.items(), ids=PROFILES)
 def test_vectord_passes_with_the_defaults_of_each_profile(
-    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    profile: str, models: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The profile's own limits of texts and concurrency. Its models are replaced by a small one. Each route of the
     OpenAPI document answers its own examples, or lacks the kind of model."""
-    models = [f"--{name}={MODEL}" for name in ROLES.get(profile, ())] or [MODEL]
     with running(tmp_path / "log", "--profile", profile, "--host", "127.0.0.1", *models) as (url, _):
         code, report = report_of(capsys, url)
         assert (code, names(report, "failed")) == (0, [])
@@ -146,26 +139,3 @@ def test_the_token_is_sent_and_required(capsys: pytest.CaptureFixture[str]) -> N
     with stand_in() as server:
         _, report = report_of(capsys, server.url, "--token", "secret")
         assert names(report, "failed") == ["a request without the token is refused"]
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--url", "localhost:8000"], "--url: expected http://HOST:PORT"),
-        (["--url", "http://127.0.0.1:1"], "--url: no server answers at http://127.0.0.1:1"),
-        (["one", "two"], "--url: name one model of the server"),
-        (["--port", "1"], "--url: the server has its own settings"),
-        (["--no-self-test"], "--no-self-test: concerns the models of this machine"),
-        (["--timeout", "0"], "0.0 is not in the range 0.1<=x<=3600"),
-        (["--sparkle"], "unknown option '--sparkle'"),
-    ],
-    ids=str,
-)
-def test_a_bad_option_is_one_line_and_exit_code_2(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = [] if "--url" in words else ["--url", "http://127.0.0.1:1"]
-    assert run(["doctor", *url, *words]) == 2
-    error = capsys.readouterr().err
-    assert line in error
-    assert len(error.splitlines()) == 1

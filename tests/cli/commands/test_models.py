@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checkpoints.folders import write_sentence_model
+from tests.cli.commands.conftest import write_cached
 from tests.opening import minilm_folder
 
 from vectord.cli.main import run
@@ -21,12 +21,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Hugging Face cache with one complete model and one that was cut off."""
     monkeypatch.chdir(tmp_path)
     hub = tmp_path / "hf" / "hub"
-    for name, commit in (("some--model", "a" * 40), ("cut--off", "b" * 40)):
-        repository = hub / f"models--{name}"
-        write_sentence_model(repository / "snapshots" / commit)
-        (repository / "refs").mkdir()
-        (repository / "refs" / "main").write_text(commit)
-    (hub / "models--cut--off" / "snapshots" / ("b" * 40) / "model.safetensors").unlink()
+    write_cached(hub / "models--some--model")
+    (write_cached(hub / "models--cut--off") / "model.safetensors").unlink()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     return hub
 

@@ -63,33 +63,6 @@ def test_a_refused_stop_has_its_reason(url: str, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith("vectord: bge-m3: ")
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ["ps", "--port", "1"],
-            "--port: no server answers at http://127.0.0.1:1 (Connection refused); start one with `vectord serve`, or "
-            "set another address",
-        ),
-        (["ps", "bge-m3"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
-        (["ps", "--models", "a,b"], "vectord ps takes no MODEL; vectord show prints the facts of one"),
-        (["stop"], "name the models to unload; vectord ps lists them"),
-        *(
-            (
-                [*words, "--url", "http://localhost:1", "--admin-key", "boss"],
-                "--url: the server has its own settings; leave out the other options; --token passes a key",
-            )
-            for words in (["ps"], ["stop", "a"])
-        ),
-        (["stop", "a", "--url", "nonsense"], "--url: expected http://HOST:PORT or https://HOST:PORT"),
-    ],
-    ids=" ".join,
-)
-def test_a_bad_command_line_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words) == 2
-    assert capsys.readouterr().err == f"vectord: {line}\n"
-
-
 def test_a_wrong_key_is_reported(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ps", "--url", url, "--token", "wrong"]) == 2
     assert capsys.readouterr().err == f"vectord: {url}: The key is not one of this server's. (--token KEY)\n"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from vectord.errors import ConfigError, ModelUnavailable
 
 ROOT = Path(__file__).resolve().parents[3]
 WEIGHTS = "model.safetensors"
+VECTORD = [sys.executable, "-m", "vectord"]
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -43,18 +44,27 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
+@pytest.fixture
+def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of the hub's clients for this process, and an empty folder."""
+    for name, text in environ_of(hub, tmp_path).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.chdir(tmp_path)
+
+
 def environ_of(hub: Hub, tmp_path: Path) -> dict[str, str]:
     names = ("PATH", "HOME", "LANG")
     own = {name: os.environ[name] for name in names if name in os.environ}
     return own | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT / "src")}
 
 
-def pull(hub: Hub, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def pull(hub: Hub, tmp_path: Path, *words: str, model: str = MODEL) -> subprocess.CompletedProcess[str]:
+    return run([*VECTORD, "pull", model, *words], environ_of(hub, tmp_path), tmp_path)
+
+
+def run(command: Sequence[str], environ: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     """In a process of its own, since huggingface_hub reads its endpoint once."""
-    command = [sys.executable, "-m", "vectord", "pull", MODEL, *words]
-    return subprocess.run(
-        command, env=environ_of(hub, tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
+    return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
 
 def snapshot(tmp_path: Path, commit: str = COMMIT) -> Path:
@@ -113,8 +123,7 @@ def test_the_base_model_of_an_adapter_is_fetched_and_locked_too(hub: Hub, tmp_pa
 def test_a_killed_pull_keeps_its_files(hub: Hub, tmp_path: Path) -> None:
     """After kill -9 in the middle of the weights, the next pull requests only these."""
     hub.breaks_after[WEIGHTS] = 10  # then it waits a second before it continues
-    command = [sys.executable, "-m", "vectord", "pull", MODEL]
-    with subprocess.Popen(command, env=environ_of(hub, tmp_path), cwd=tmp_path) as process:
+    with subprocess.Popen([*VECTORD, "pull", MODEL], env=environ_of(hub, tmp_path), cwd=tmp_path) as process:
         small = [name for name in hub.files if name.endswith(".json")]
         deadline_s = time.monotonic() + 60
         while not all((snapshot(tmp_path) / name).exists() for name in small) and time.monotonic() < deadline_s:
@@ -163,10 +172,7 @@ def test_locked_requires_the_model_in_the_lock_file(hub: Hub, tmp_path: Path) ->
 
 def test_an_unknown_model_is_one_line(hub: Hub, tmp_path: Path) -> None:
     """And exit code 2."""
-    command = [sys.executable, "-m", "vectord", "pull", "nobody/nothing"]
-    ended = subprocess.run(
-        command, env=environ_of(hub, tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
+    ended = pull(hub, tmp_path, model="nobody/nothing")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
     assert "nobody/nothing" in ended.stderr
 
@@ -177,15 +183,7 @@ def download(hub: Hub, repository: Path, **environ: str) -> subprocess.Completed
     script.parent.mkdir()
     shutil.copy(ROOT / "scripts/download_models.py", script)
     (elsewhere := repository / "elsewhere").mkdir()
-    return subprocess.run(
-        [sys.executable, str(script), "--json"],
-        env=environ_of(hub, repository) | environ,
-        cwd=elsewhere,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return run([sys.executable, str(script), "--json"], environ_of(hub, repository) | environ, elsewhere)
 
 
 def test_the_script_of_simple_inference_server_stores_models_where_its_profile_looks(
@@ -204,10 +202,8 @@ def test_the_script_of_simple_inference_server_stores_models_where_its_profile_l
 
 
 def test_the_script_of_simple_inference_server_requires_models(hub: Hub, tmp_path: Path) -> None:
-    """It names the variable and downloads nothing."""
     ended = download(hub, tmp_path)
-    assert ended.returncode == 2
-    assert "MODELS is not set" in ended.stderr
+    assert ended.returncode == 2 and "MODELS is not set" in ended.stderr
 
 
 # --- serve --lock-file ----------------------------------------------------------------------------------------
@@ -281,12 +277,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_running_server_pulls_and_serves_a_model(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the admin key. An ordinary key is refused, and so is a model that is not on the hub."""
-    for name, text in environ_of(hub, tmp_path).items():
-        monkeypatch.setenv(name, text)
-    monkeypatch.chdir(tmp_path)
     with running(tmp_path / "log", "--backend", "fake", "--api-key", "reader", "--admin-key", "boss") as (url, _):
         assert main.run(["pull", MODEL, "--url", url, "--token", "reader"]) == 1
         refused = capsys.readouterr()
@@ -301,12 +294,9 @@ def test_a_running_server_pulls_and_serves_a_model(
 
 
 def test_a_running_server_lists_shows_and_removes_a_pulled_model(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With front-ends of their own processes. The model of the settings is refused; the files are deleted."""
-    for name, text in environ_of(hub, tmp_path).items():
-        monkeypatch.setenv(name, text)
-    monkeypatch.chdir(tmp_path)
     options = ("--backend", "fake", "--api-key", "reader", "--admin-key", "boss", "--front-ends", "2")
     with running(tmp_path / "log", *options) as (url, _):
         reader, boss = ["--url", url, "--token", "reader"], ["--url", url, "--token", "boss"]
@@ -327,32 +317,11 @@ def test_a_running_server_lists_shows_and_removes_a_pulled_model(
         assert "No such model is served here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--url", "http://localhost:1"], "--url: name the models to pull"),
-        ([MODEL, "--url", "http://localhost:1", "--locked"], "--locked: the server has its own lock file"),
-        ([MODEL, "--url", "http://localhost:1", "--offline"], "--url: the server has its own settings"),
-        ([MODEL, "--token", "boss"], "--token: belongs to --url"),
-    ],
-    ids=["no model", "locked", "another option", "token alone"],
-)
-def test_options_that_a_running_server_does_not_obey_are_refused(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit code 2, before any request."""
-    assert main.run(["pull", *words]) == 2
-    assert line in capsys.readouterr().err
-
-
 def test_a_hub_that_cannot_be_reached_is_named_with_the_way_out(tmp_path: Path) -> None:
     """The network, and the setting of a mirror. `vectord serve` also offers a folder."""
     environ = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path / "hf")}
     for words in (["pull", MODEL], ["serve", MODEL]):
-        command = [sys.executable, "-m", "vectord", *words]
-        ended = subprocess.run(
-            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-        )
+        ended = run([*VECTORD, *words], environ, tmp_path)
         assert ended.returncode == 2
         assert (
             "the hub at http://127.0.0.1:1 could not be reached (Connection refused); check the network, or set a "

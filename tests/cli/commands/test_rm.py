@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.checkpoints.folders import write_sentence_model
+from tests.cli.commands.conftest import write_cached
 
 from vectord.cli.main import run
 
@@ -17,9 +17,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     hub = tmp_path / "hf" / "hub"
     for name in ("models--nomic-ai--nomic-embed-text-v1.5", "models--some--model"):
-        write_sentence_model(hub / name / "snapshots" / ("a" * 40))
-        (hub / name / "refs").mkdir()
-        (hub / name / "refs" / "main").write_text("a" * 40)
+        write_cached(hub / name)
         (hub / ".locks" / name).mkdir(parents=True)
     return hub
 
@@ -52,9 +50,3 @@ def test_show_prints_the_facts_of_a_model(cache: Path, capsys: pytest.CaptureFix
         assert dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()) == facts
     assert run(["show", "bge-m3"]) == 1
     assert "is not on this machine" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", ["rm", "show"])
-def test_a_model_must_be_named(command: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command]) == 2
-    assert capsys.readouterr().err == "vectord: name a model; vectord list has them\n"
