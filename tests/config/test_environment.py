@@ -183,11 +183,6 @@ def test_a_value_in_another_encoding_is_refused(
     assert refused(argv, environ, tmp_path) == f"{origin}: not UTF-8"
 
 
-def test_other_variables_are_ignored(tmp_path: Path) -> None:
-    """Only the prefix VECTORD_ belongs to vectord."""
-    assert load((), {"PRT": "1", "MAX_BATCH_TOKEN": "x"}, tmp_path).config == Config()
-
-
 def test_a_misspelt_name_in_dotenv_is_suggested(tmp_path: Path) -> None:
     """As in the environment, with the name of the file."""
     (tmp_path / ".env").write_text("VECTORD_HOTS=x")

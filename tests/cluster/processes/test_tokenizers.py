@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -98,26 +98,25 @@ async def test_the_engine_computes_the_tokens_unless_the_model_has_changed() -> 
         assert await rows(ONE, replace(tokens, fingerprint="another")) == one
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        EmbedRequest(inputs=[]),
-        EmbedRequest(inputs=["text"] * 5),
-        EmbedRequest(inputs=["text", LONG], text=TextOptions(truncate=False)),
-        EmbedRequest(inputs=["text"], model="unknown"),
-        EmbedRequest(inputs=["text"], outputs=frozenset({"sparse"})),
-        EmbedRequest(inputs=["text", [99_999_999]]),
-        EmbedRequest(inputs=["half of a pair: \ud83d"]),
-        RerankRequest(query="q", passages=[]),
-    ],
-    ids=["none", "too many", "too long", "model", "outputs", "ids", "surrogate", "another operation"],
-)
-async def test_the_engine_finds_what_is_wrong(request_: Request) -> None:
+WRONG: Mapping[str, Request] = {
+    "none": EmbedRequest(inputs=[]),
+    "too many": EmbedRequest(inputs=["text"] * 5),
+    "too long": EmbedRequest(inputs=["text", LONG], text=TextOptions(truncate=False)),
+    "model": EmbedRequest(inputs=["text"], model="unknown"),
+    "outputs": EmbedRequest(inputs=["text"], outputs=frozenset({"sparse"})),
+    "ids": EmbedRequest(inputs=["text", [99_999_999]]),
+    "surrogate": EmbedRequest(inputs=["half of a pair: \ud83d"]),
+    "another operation": RerankRequest(query="q", passages=[]),
+}
+
+
+async def test_the_engine_finds_what_is_wrong() -> None:
     """A front-end sends such requests without tokens, so that they have one error in any number of processes."""
     async with loaded() as (engine, tokenizers, state):
-        assert await tokenizers.read(request_, state) is None
-        with pytest.raises(VectordError):
-            await engine.answer(request_, ANYONE)
+        for what, request in WRONG.items():
+            assert await tokenizers.read(request, state) is None, what
+            with pytest.raises(VectordError):
+                await engine.answer(request, ANYONE)
 
 
 async def test_a_bounded_number_of_requests_waits_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,10 +139,3 @@ def test_an_answer_signed_with_another_secret_is_rejected(answer: Answer, theirs
     assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), ours) is not None
     assert decode(NAME, encode(NAME, answer, other), shapes_of(answer), ours) is None
     assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), other) is None
-
-
-def test_a_signed_value_is_valid_under_its_name_only() -> None:
-    """A writer without the secret cannot exchange two signed values."""
-    key = key_of(b"the secret of replicas")
-    answer: Answer = {"dense": np.ones((1, 2), np.float32)}
-    assert decode(b"another", encode(NAME, answer, key), {"dense": (1, 2)}, key) is None

@@ -356,14 +356,6 @@ async def test_the_least_recently_used_model_is_evicted():
         assert house.states() == ["unloaded", "ready", "ready"]
 
 
-async def test_several_small_models_are_evicted_for_a_large_one():
-    """As many as necessary, least recently used first."""
-    async with keeping(4, sizes_mib=(1, 1, 1, 2), model_memory_bytes=3 * MIB) as house:
-        for n in (0, 1, 2, 3):
-            await house.use(n)
-        assert house.states() == ["unloaded", "unloaded", "ready", "ready"]
-
-
 async def test_a_model_in_use_is_not_evicted():
     """The other model is refused with a time to retry, and loads when the use has ended."""
     async with keeping(2, model_memory_bytes=MIB) as house:
@@ -498,13 +490,6 @@ async def test_pinned_models_come_first_at_start():
         await start(house)
         assert house.states() == ["ready", "unloaded", "ready"]
         assert [name for name, state in house.observer.states if state == "ready"] == ["m2", "m0"]
-
-
-async def test_with_first_use_only_pinned_models_load_at_start():
-    """`loaded` is set when they are loaded."""
-    async with keeping(3, pinned=(1,)) as house:
-        await start(house)
-        assert house.states() == ["unloaded", "ready", "unloaded"]
 
 
 async def test_with_defaults_the_first_of_each_kind_loads_at_start():

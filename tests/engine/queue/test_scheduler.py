@@ -203,17 +203,6 @@ def test_lanes_share_tokens_by_weight():
     assert served["searcher"] / served["indexer"] == pytest.approx(INTERACTIVE_WEIGHT, rel=0.05)
 
 
-def test_a_query_overtakes_bulk_work():
-    """The first batch after its arrival starts with the query."""
-    scheduler = queue(max_batch_tokens=BUDGET)
-    for _ in range(1000):
-        scheduler.add(item(16, "indexer", "bulk"), 0.0)
-    scheduler.next_batch(0.0)
-    query = item(12, "searcher")
-    scheduler.add(query, 0.0)
-    assert query in scheduler.next_batch(0.0).items
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["interactive", "bulk"])), min_size=2, max_size=30)
 )
