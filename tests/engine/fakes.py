@@ -17,7 +17,7 @@ from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
 from vectord.compute.backends.base import Answers, Backend, BackendFacts, TokenBatch
 from vectord.compute.ops.base import PackedTexts
 from vectord.config import EngineConfig
-from vectord.engine.cache.shared import Store
+from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.engine import Engine
 from vectord.engine.events import (
     BatchRan,
@@ -402,7 +402,7 @@ async def serving(
     composites: Sequence[CompositeSource] = (),
     encoder: ByteEncoder | None = None,
     observer: Observer = discard,
-    store: Store | None = None,
+    store: RedisStore | None = None,
     store_secret: bytes = b"",
     **settings: object,
 ) -> AsyncIterator[Engine]:

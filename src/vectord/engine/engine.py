@@ -23,7 +23,8 @@ from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
 from vectord.config import Config, EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
-from vectord.engine.cache.shared import SharedCache, Store
+from vectord.engine.cache.redis_store import RedisStore
+from vectord.engine.cache.shared import SharedCache
 from vectord.engine.events import BatchRan, Event, ModelStateChanged, Observer, RequestEnded, discard
 from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.pulls import Pulls
@@ -138,7 +139,7 @@ class Engine:
         max_batch_texts: int | None = None,
         observer: Observer = discard,
         composites: Sequence[CompositeSource] = (),
-        store: Store | None = None,
+        store: RedisStore | None = None,
         store_secret: bytes = b"",
         pulling: Config | None = None,
     ) -> None:

@@ -26,6 +26,7 @@ class RedisStore:
         self._client: Any = None
 
     async def open(self) -> None:
+        """Called once, first. Does not connect."""
         await asyncio.to_thread(import_module, "redis.asyncio")
         from redis.asyncio import Redis  # noqa: PLC0415 - an extra
         from redis.asyncio.retry import Retry  # noqa: PLC0415
@@ -34,6 +35,7 @@ class RedisStore:
         self._client = Redis.from_url(self._url, max_connections=CONNECTIONS, retry=Retry(NoBackoff(), 0))
 
     async def read(self, names: Sequence[bytes]) -> Sequence[object]:
+        """The bytes under each name, None for an unknown name."""
         found: Sequence[object] = await self._opened().mget(names)
         return found
 

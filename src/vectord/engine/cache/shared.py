@@ -1,7 +1,7 @@
 """Answers that replicas share through a store, after the cache in memory. Belongs to the event loop.
 
-    misses in memory ──> find ──> Store.read, one round trip ──> decode ── misses ──> the model
-    the model's answers ──> keep ──> a bounded queue ──> encode ──> Store.write, in the background
+    misses in memory ──> find ──> RedisStore.read, one round trip ──> decode ── misses ──> the model
+    the model's answers ──> keep ──> a bounded queue ──> encode ──> RedisStore.write, in the background
 
 A store that is unreachable, slow or broken counts as a miss. Others may read the store: its names are digests of
 tokens. Without a secret, anyone who can write to the store determines the vectors (SECURITY.md).
@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from vectord.budget import Budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
+from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.queue.batch import Answer, CacheKey, answer_bytes
 from vectord.errors import ConfigError, plain_reason
 from vectord.housekeeping import Breaker
@@ -41,20 +41,6 @@ MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 
 logger = logging.getLogger("vectord.cache")
-
-
-class Store(Protocol):
-    """Bytes by name, outside this process. Its methods may raise anything, take any time, and return anything."""
-
-    async def open(self) -> None:
-        """Called once, first. Need not connect."""
-
-    async def read(self, names: Sequence[bytes]) -> Sequence[object]:
-        """The bytes under each name, None for an unknown name."""
-
-    async def write(self, values: Mapping[bytes, bytes]) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class StoredAnswers(msgspec.Struct, frozen=True):
@@ -76,7 +62,7 @@ def name_of(key: CacheKey, dtype: str) -> bytes:
 class SharedCache:
     """Its methods raise nothing but the caller's CancelledError, and wait no longer than the timeouts above."""
 
-    def __init__(self, store: Store, secret: bytes = b"") -> None:
+    def __init__(self, store: RedisStore, secret: bytes = b"") -> None:
         """secret: shared by all replicas; values signed with another one are rejected. Empty: values are not signed."""
         self._store = store
         self._key = key_of(secret) if secret else b""
