@@ -216,23 +216,13 @@ class Activity:
     def recent(self) -> Sequence[dict[str, Any]]:
         """The latest requests that a model answered or that failed, the last one first."""
         return [
-            {
-                "ended_unix_s": round(ended_unix_s, 3),
-                "dialect": each.dialect,
-                "method": each.method,
-                "route": each.route,
-                "status": each.status,
-                "error": each.error,
-                "model": each.model,
-                "texts": each.texts,
-                "tokens": each.tokens,
-                "ms": round(each.seconds * 1000, 2),
-                "key": each.key,
-            }
+            {"ended_unix_s": round(ended_unix_s, 3), "ms": round(each.seconds * 1000, 2)}
+            | {name: getattr(each, name) for name in _SHOWN}
             for ended_unix_s, each in reversed(self._recent)
         ]
 
 
+_SHOWN = ("dialect", "method", "route", "status", "error", "model", "texts", "tokens", "key")  # of a recent request
 _SUMS = ("requests", "errors", "texts", "tokens", "run_tokens", "forwards", "forward_fill", "waits", "waited_s")
 
 

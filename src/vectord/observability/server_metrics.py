@@ -125,9 +125,8 @@ class ServerMetrics(MetricFamilies):
         self.key_answers.expect(name, "429")
 
     def _expect_name(self, model: str) -> None:
-        for counter in (self.tokens, self.cache_hits, self.cache_misses, self.padding_tokens):
-            counter.expect(model)
-        for counter in (self.shared_cache_hits, self.shared_cache_misses, self.shared_cache_refused):
+        shared = (self.shared_cache_hits, self.shared_cache_misses, self.shared_cache_refused)
+        for counter in (self.tokens, self.cache_hits, self.cache_misses, self.padding_tokens, *shared):
             counter.expect(model)
         for lane in LANES:
             self.forward_tokens.expect(model, lane)
