@@ -193,7 +193,7 @@ async def test_a_waiting_client_stays_connected(n_requests: int) -> None:
 
 async def test_a_client_that_does_not_read_is_disconnected() -> None:
     """Unread responses do not stay in memory."""
-    engine = FakeEngine(dimensions=1_000_000)
+    engine = FakeEngine(dimensions=400_000)
     async with live(engine) as running, connected(running) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(post(HELLO))
