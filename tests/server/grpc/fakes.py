@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import grpc
 import numpy as np
+import pytest
 from google.protobuf.message_factory import GetMessageClass
 from tests.products.results import classify_result, embed_result, rerank_result, usage
 from tests.server import fakes
@@ -123,6 +124,21 @@ _KINDS = {
     (True, False): "stream_unary",
     (True, True): "stream_stream",
 }
+
+
+async def failed(call: Any) -> grpc.aio.AioRpcError:
+    """The error of a call that fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def code_of(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import trustme
 from tests.keys import entry, keys_file
-from tests.server.grpc.fakes import FakeEngine, live, pipeline
+from tests.server.grpc.fakes import FakeEngine, code_of, live, pipeline
 
 from vectord.config import ServerConfig
 from vectord.server.admission.gate import Gate
@@ -30,14 +30,6 @@ def keys(tmp_path: Path) -> str:
 def embed(running: Any, **metadata: str) -> Any:
     sent = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
     return running.call(EMBED, pb.EmbedRequest(inputs="abc"), metadata=sent)
-
-
-async def code_of(call: Any) -> grpc.StatusCode:
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return grpc.StatusCode.OK
 
 
 async def test_a_named_key_identifies_the_client(keys: str) -> None:

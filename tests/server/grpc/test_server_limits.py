@@ -11,7 +11,7 @@ import pytest
 from grpc import StatusCode
 from tests.attack.grpc_frames import PREFACE, SETTINGS, frame
 from tests.collection import without_collection
-from tests.server.grpc.fakes import FakeEngine, Live, live
+from tests.server.grpc.fakes import FakeEngine, Live, failed, live
 
 from vectord.errors import ModelCannot
 from vectord.schema import EmbedRequest
@@ -24,9 +24,7 @@ EMBED = "/tei.v1.Embed/Embed"
 
 
 async def refusal(running: Live, text: str = "abc", **options: object) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await running.call(EMBED, pb.EmbedRequest(inputs=text), **options)
-    return caught.value
+    return await failed(running.call(EMBED, pb.EmbedRequest(inputs=text), **options))
 
 
 @pytest.mark.parametrize(("settings", "size"), [({}, MAX_MESSAGE_BYTES), ({"payload_limit": 20_000}, 20_000)])

@@ -14,7 +14,7 @@ from tests.attack import grpc_frames as frames
 from tests.attack.grpc_frames import frame
 from tests.attack.target import Target
 from tests.products.results import usage
-from tests.server.grpc.fakes import METHODS, PATIENCE_S, FakeEngine, live
+from tests.server.grpc.fakes import METHODS, PATIENCE_S, FakeEngine, code_of, failed, live
 
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
 from vectord.schema import Caller, EmbedRequest, EmbedResult, Request, Result
@@ -50,13 +50,6 @@ async def answers(running, path, **options):
     method = METHODS[path]
     call = running.call(path, [message] if method.client_streaming else message, **options)
     return [answer async for answer in call] if method.server_streaming else [await call]
-
-
-async def failed(awaitable):
-    """The status of a failed call."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await awaitable
-    return caught.value
 
 
 async def and_no_more(*messages):
@@ -280,18 +273,10 @@ class Verbose(FakeEngine):
         return EmbedResult(model="m", fingerprint="f", usage=usage([(9, 4)]), tokens=[np.zeros((5, 100_000), "<f4")])
 
 
-async def status(call):
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return StatusCode.OK
-
-
 async def until(running, code):
     """A single call with a large response ends with this status; each try takes time, since it is computed."""
     async with asyncio.timeout(PATIENCE_S):
-        while await status(running.call(EMBED_ALL, pb.EmbedAllRequest(inputs="abc"))) is not code:
+        while await code_of(running.call(EMBED_ALL, pb.EmbedAllRequest(inputs="abc"))) is not code:
             pass
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.products.results import rerank_result, usage
 from tests.server.grpc.fakes import PATIENCE_S
+from tests.server.live import until
 
 from vectord.budget import Budget
 from vectord.errors import EmptyInput, MalformedBody, PayloadTooLarge
@@ -27,12 +28,6 @@ async def ordered(messages, answer, deliver, limit_bytes):
 async def sent(messages: Iterable[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
         yield message
-
-
-async def until(it_holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not it_holds():
-            await asyncio.sleep(0)
 
 
 async def ended(stream: Awaitable[None]) -> None:
