@@ -43,12 +43,12 @@ ONE_TEXT = TextLengths([3])
 class FakeEngine:
     """Returns the same vector for every text; can wait, fail or be unready.
 
-    gate: while it is not set, requests wait. lengths: of the texts in each result.
+    gate: while it is not set, requests wait; at first if `held`. lengths: of the texts in each result.
     """
 
     answered: Any = EmbedRequest | LoadModel | PullModel | RemoveModel | UnloadModel
 
-    def __init__(self, lengths: TextLengths = ONE_TEXT, dimensions: int = 2) -> None:
+    def __init__(self, lengths: TextLengths = ONE_TEXT, dimensions: int = 2, *, held: bool = False) -> None:
         self.callers: list[Caller] = []
         self.states = {MODEL: "ready"}
         self.starting = False
@@ -56,7 +56,8 @@ class FakeEngine:
         self.busy: Overloaded | None = None
         self.checked: list[tuple[Operation, Caller]] = []
         self.gate = asyncio.Event()
-        self.gate.set()
+        if not held:
+            self.gate.set()
         self.draining = asyncio.Event()
         self.running = 0
         self.idle = asyncio.Event()

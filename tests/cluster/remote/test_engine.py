@@ -153,8 +153,7 @@ async def test_the_cause_of_a_failure_stays_in_the_engines_log(
 
 async def test_cancelling_a_request_cancels_its_work() -> None:
     """In the engine's process."""
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with remote(fake) as (engine, _):
         asking = asyncio.create_task(engine.answer(ONE, ANYONE))
         await fake.entered.acquire()
@@ -166,8 +165,7 @@ async def test_cancelling_a_request_cancels_its_work() -> None:
 
 async def test_the_end_of_a_front_end_cancels_its_work() -> None:
     """And not the work of others."""
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with linked(fake) as found, front_end(found) as survivor:
         async with front_end(found) as dying:
             lost = asyncio.create_task(RemoteEngine(dying).answer(ONE, ANYONE))
@@ -267,8 +265,7 @@ async def test_only_operators_see_why_a_model_failed() -> None:
 
 async def test_pending_requests_fail_when_the_engine_is_lost() -> None:
     """At once, with Unavailable. The next engine answers new requests."""
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with remote(fake) as (engine, found):
         asking = asyncio.create_task(engine.answer(ONE, ANYONE))
         await fake.entered.acquire()
@@ -296,8 +293,7 @@ async def test_a_silent_engine_is_stalled_until_it_answers(monkeypatch: pytest.M
     monkeypatch.setattr(link, "HEARTBEAT_S", 0.001)
     monkeypatch.setattr(link, "SILENT_S", 0.001)
     monkeypatch.setattr(client, "GRACE_S", 0.0)
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with remote(fake) as (engine, _):
         sent = asyncio.create_task(engine.answer(ONE, ANYONE))
         late = asyncio.create_task(engine.answer(ONE, Caller(client="c", deadline_s=time.monotonic() + 0.1)))
@@ -319,8 +315,7 @@ async def test_requests_of_a_hung_engine_fail(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(server, "HEARTBEAT_S", 3600)
     monkeypatch.setattr(link, "HEARTBEAT_S", 0.001)
     monkeypatch.setattr(link, "HUNG_S", 1.5)
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with remote(fake) as (engine, _):
         with pytest.raises(Unavailable, match="does not answer"):
             await engine.answer(ONE, ANYONE)
@@ -357,8 +352,7 @@ async def test_a_long_forward_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_draining_affects_only_this_front_end() -> None:
     """It refuses new requests and waits for its own; the engine answers other front-ends."""
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with linked(fake) as found, front_end(found) as link, front_end(found) as other:
         engine = RemoteEngine(link)
         asking = asyncio.create_task(engine.answer(ONE, ANYONE))
@@ -464,8 +458,7 @@ async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:
 
 async def test_closing_the_link_fails_pending_requests() -> None:
     """No request hangs."""
-    fake = FakeEngine()
-    fake.gate.clear()
+    fake = FakeEngine(held=True)
     async with linked(fake) as found:
         async with front_end(found) as link:
             asking = asyncio.create_task(RemoteEngine(link).answer(ONE, ANYONE))

@@ -111,8 +111,7 @@ def codes(errors: Sequence[Any]) -> set[str | None]:
 
 async def test_lines_run_in_the_bulk_lane_a_few_at_a_time(tmp_path):
     """So that interactive requests come first, and a batch holds few places of the server."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with running(tmp_path, engine) as runner:
         id = await create(runner, lines(30))
         for _ in range(CONCURRENT_LINES):
@@ -147,8 +146,7 @@ async def test_a_cancelled_batch_keeps_its_results(tmp_path):
 
 
 async def test_lines_expire_at_the_end_of_the_window(tmp_path):
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with running(tmp_path, engine) as runner:
         batch = await ended(runner, await create(runner, lines(3), window_s=0))
         assert batch.status == "expired"
@@ -317,8 +315,7 @@ async def test_a_batch_on_a_full_disk_fails_and_can_be_continued(tmp_path, monke
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with running(tmp_path, engine) as runner:
         id = await create(runner, lines(20))
         await engine.entered.acquire()
@@ -360,8 +357,7 @@ async def test_a_waiting_batch_keeps_no_other_out(tmp_path):
 async def test_files_and_batches_of_one_second_keep_their_order(tmp_path, monkeypatch):
     """After a restart, too: batches ran in random order."""
     monkeypatch.setattr(time, "time", lambda: 1e9)
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with running(tmp_path, engine) as runner:
         ids = [await create(runner, lines(1)) for _ in range(8)]
         files = [file.id for file in (await runner.answer(ALL_FILES, ANYONE)).items]
@@ -430,8 +426,7 @@ async def test_files_and_batches_are_deleted_by_age(tmp_path, monkeypatch):
 async def test_counts_are_limited(tmp_path, monkeypatch):
     """Files, unfinished batches and records of each client."""
     monkeypatch.setattr(store_module, "MAX_FILES", 2)
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with running(tmp_path, engine) as runner:
         monkeypatch.setattr(store_module, "MAX_ACTIVE", 1)
         id = await create(runner, lines(2))
@@ -460,8 +455,7 @@ async def test_the_lines_of_a_batch_are_limited(tmp_path, monkeypatch):
 
 async def test_the_input_of_an_unfinished_batch_stays(tmp_path):
     """Deleting it is refused, and an id that is a path is unknown."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with running(tmp_path, engine) as runner:
         id = await create(runner, lines(2))
         with pytest.raises(InvalidRequest, match="unfinished"):

@@ -54,8 +54,8 @@ class FakeEngine(fakes.FakeEngine):
 
     answered = Request
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, held: bool = False) -> None:
+        super().__init__(held=held)
         self.requests: list[Request] = []
         self.failures: list[Exception] = []
         self.most_running = 0

@@ -47,8 +47,7 @@ async def opened(engine: FakeEngine, closing: asyncio.Event, **settings: Any) ->
 
 async def test_accepted_calls_are_answered_before_the_port_closes():
     """The block waits for the engine."""
-    engine, closing = FakeEngine(), asyncio.Event()
-    engine.gate.clear()
+    engine, closing = FakeEngine(held=True), asyncio.Event()
     life = opened(engine, closing)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{await anext(life)}") as channel:
         call = channel.unary_unary("/tei.v1.Embed/Embed")(pb.EmbedRequest(inputs="abc").SerializeToString())
@@ -63,8 +62,7 @@ async def test_accepted_calls_are_answered_before_the_port_closes():
 
 async def test_calls_beyond_the_timeout_are_cancelled():
     """And their work."""
-    engine, closing = FakeEngine(), asyncio.Event()
-    engine.gate.clear()
+    engine, closing = FakeEngine(held=True), asyncio.Event()
     life = opened(engine, closing, shutdown_timeout_secs=0.0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{await anext(life)}") as channel:
         call = channel.unary_unary("/tei.v1.Embed/Embed")(pb.EmbedRequest(inputs="abc").SerializeToString())

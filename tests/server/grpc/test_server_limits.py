@@ -56,8 +56,7 @@ async def test_the_number_of_metadata_entries_is_limited() -> None:
 async def test_concurrent_calls_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """In all; a further one is refused at once, and one after them is answered."""
     monkeypatch.setattr(server, "MAX_CALLS", 2)
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine) as running:
         calls = [running.call(EMBED, pb.EmbedRequest(inputs="abc")) for _ in range(2)]
         for _ in calls:

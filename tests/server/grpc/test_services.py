@@ -171,8 +171,7 @@ async def test_an_invalid_message_does_not_affect_later_calls(content, code):
 
 async def test_the_bytes_of_messages_in_progress_are_bounded():
     """Further messages are refused until others are answered."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     large = pb.EmbedRequest(inputs="x" * 1015)
     async with live(engine, payload_limit=1024) as running:
         accepted = [running.call(EMBED, large) for _ in range(MAX_MESSAGES)]
@@ -220,8 +219,7 @@ async def test_a_call_is_one_log_line(caplog):
 )
 async def test_a_stream_is_answered_in_order(path, message, at_once):
     """With a bound on messages in progress, which is lower for large responses."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine) as running:
         call = running.call(path, [message(inputs="x" * n) for n in range(1, 201)])
         for _ in range(at_once):
@@ -303,8 +301,7 @@ async def test_a_response_that_is_not_read_leaves_no_room_for_further_large_ones
 @pytest.mark.parametrize("path", [EMBED, EMBED_STREAM, "/tei.v1.Rerank/RerankStream"])
 async def test_a_cancelled_call_cancels_its_work(path, caplog):
     """And logs no failure."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     message, _ = EXAMPLES[METHODS[path].input_type.name]
     streams = METHODS[path].client_streaming
     async with live(engine) as running:
@@ -322,8 +319,7 @@ async def test_a_cancelled_call_cancels_its_work(path, caplog):
 
 async def test_a_server_that_shuts_down_refuses_new_calls():
     """Accepted calls are answered."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine) as running:
         accepted = running.call(EMBED, pb.EmbedRequest(inputs="abc"))
         await engine.entered.acquire()

@@ -79,8 +79,7 @@ def test_serve_raises_before_the_lifespan_starts() -> None:
 
 async def test_accepted_requests_are_answered() -> None:
     """And their connections close. The port closes at once."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine) as running, connected(running) as client:
         client.send(post(HELLO))
         await engine.entered.acquire()
@@ -97,8 +96,7 @@ async def test_accepted_requests_are_answered() -> None:
 
 async def test_new_requests_on_open_connections_are_503() -> None:
     """In the product's form, with Connection: close."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with (
         live(engine) as running,
         connected(running) as busy,
@@ -123,8 +121,7 @@ async def test_new_requests_on_open_connections_are_503() -> None:
 
 async def test_requests_beyond_the_timeout_are_503() -> None:
     """And their work is cancelled."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine, shutdown_timeout_secs=0.3) as running, connected(running) as client:
         client.send(post(HELLO))
         await engine.entered.acquire()

@@ -121,8 +121,7 @@ def test_a_client_that_does_not_read_its_answer_gives_its_place_to_a_probe() -> 
 
 async def test_a_trusted_proxys_clients_are_limited() -> None:
     """By their forwarded addresses and the requests answered at a time; the proxy keeps its connections."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     settings = {"max_connections_per_address": 2, "trusted_proxies": ("127.0.0.1",)}
     async with AsyncExitStack() as stack, live(engine, **settings) as running:
         clients = [await stack.enter_async_context(connected(running)) for _ in range(6)]

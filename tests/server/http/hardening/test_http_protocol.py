@@ -139,8 +139,7 @@ async def test_responses_have_a_date() -> None:
 
 async def test_pipelined_requests_are_not_read_ahead() -> None:
     """While one is answered nothing more is read, so that the client's kernel holds the rest; all are answered."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine) as running, connected(running) as client:
         client.send(post(HELLO) * 500)
         await engine.entered.acquire()
@@ -179,8 +178,7 @@ async def test_a_client_that_stops_sending_is_disconnected(sent: bytes) -> None:
 @pytest.mark.parametrize("n_requests", [1, 2])
 async def test_a_waiting_client_stays_connected(n_requests: int) -> None:
     """However long the engine takes, and also if the client has sent its next request."""
-    engine = FakeEngine()
-    engine.gate.clear()
+    engine = FakeEngine(held=True)
     async with live(engine) as running, connected(running) as client:
         client.send(post(HELLO) * n_requests)
         await engine.entered.acquire()
