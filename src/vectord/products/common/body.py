@@ -81,20 +81,21 @@ def fault_of(error: Exception, body: Content) -> InvalidRequest:
 
 
 def _wrong_type(sentence: str) -> WrongType:
-    match = _FAULT.match(sentence)
-    fault, path = (match["fault"], match["path"] or "") if match else (sentence, "")
-    if missing := _MISSING.match(fault):
-        path = f"{path}.{missing['name']}" if path else missing["name"]
-        return MissingField("`{path}` is required.", field=_field(path), index=_index(path), path=path)
-    requirement = _requirement(fault)
-    if unknown := _UNKNOWN.match(fault):
-        path = f"{path}.{unknown['name']}" if path else unknown["name"]
+    found = _FAULT.match(sentence)
+    assert found is not None  # it matches every sentence
+    fault, path = found["fault"], found["path"] or ""
+    missing, unknown = _MISSING.match(fault), _UNKNOWN.match(fault)
+    if named := missing or unknown:
+        path = f"{path}.{named['name']}" if path else named["name"]
+    if unknown:
         return WrongType("There is no field `{path}`.", field=path, path=path)
-    if not path:
-        return WrongType("The request body {requirement}.", requirement=requirement)
-    return WrongType(
-        "`{path}` {requirement}.", field=_field(path), index=_index(path), path=path, requirement=requirement
-    )
+    field, _, rest = path.partition("[")
+    number = rest.partition("]")[0]
+    index = int(number) if number.isdigit() else None
+    if missing:
+        return MissingField("`{path}` is required.", field=field or None, index=index, path=path)
+    template = "`{path}` {requirement}." if path else "The request body {requirement}."
+    return WrongType(template, field=field or None, index=index, path=path, requirement=_requirement(fault))
 
 
 def _requirement(fault: str) -> str:
@@ -109,12 +110,3 @@ def _requirement(fault: str) -> str:
     if fault.startswith("Invalid enum value"):
         return "must be one of the values that /docs lists for it"
     return "is out of range" if _RANGE.match(fault) else "has a wrong type or value"
-
-
-def _field(path: str) -> str | None:
-    return path.partition("[")[0] or None
-
-
-def _index(path: str) -> int | None:
-    number = path.partition("[")[2].partition("]")[0]
-    return int(number) if number.isdigit() else None
