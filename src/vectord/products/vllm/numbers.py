@@ -5,7 +5,7 @@ from __future__ import annotations
 from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -16,13 +16,7 @@ from vectord.schema import Float32
 
 Encoding: TypeAlias = Literal["float", "base64", "bytes", "bytes_only"]
 
-ENCODINGS: Mapping[str | None, Encoding] = {
-    None: "float",
-    "float": "float",
-    "base64": "base64",
-    "bytes": "bytes",
-    "bytes_only": "bytes_only",
-}
+ENCODINGS: Mapping[str | None, Encoding] = {None: "float", **{name: name for name in get_args(Encoding)}}
 _ORDERS: Mapping[str, Literal["=", "<", ">"]] = {"native": "=", "little": "<", "big": ">"}
 _EXPONENT_BITS: Mapping[str, int] = {"fp8_e4m3": 4, "fp8_e5m2": 5}
 _TYPES = ("float32", "float16", "bfloat16", *_EXPONENT_BITS)
