@@ -13,7 +13,7 @@ import msgspec
 
 from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes, random_id
+from vectord.products.common.dialect import Call, Dialect, Incoming, Render, Rendered, Routes, random_id
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 from vectord.products.common.fields import about
 from vectord.products.common.inputs import ProbabilitiesOnly, Switch, TextItem, TopN, agreed
@@ -132,18 +132,18 @@ class Embeddings(msgspec.Struct):
     render_error=_render_embed_error,
 )
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    if not texts:
-        return _empty(body.model, _embeds, embeddings=[], usage=NO_USAGE)
-
     def render(result: EmbedResult) -> Rendered:
         return json_answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
 
-    return Call(_embed_request(texts, body.model), render)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    return _embed(texts, body.model, render, embeddings=[], usage=NO_USAGE)
 
 
-def _embed_request(texts: Sequence[str], model: str | None) -> EmbedRequest:
-    return EmbedRequest(inputs=texts, model=model or None, text=TEXT)
+def _embed(texts: Sequence[str], model: str | None, render: Render, **empty: object) -> Call:
+    """empty: the answer without texts."""
+    if not texts:
+        return _empty(model, _embeds, **empty)
+    return Call(EmbedRequest(inputs=texts, model=model or None, text=TEXT), render)
 
 
 class TextBody(msgspec.Struct):
@@ -172,7 +172,7 @@ class CountedEmbeddings(msgspec.Struct):
     render_error=_render_embed_error,
 )
 def parse_embed_text(body: TextBody, incoming: Incoming) -> Call:
-    return Call(_embed_request([body.text], body.model), render_counted)
+    return _embed([body.text], body.model, render_counted)
 
 
 @ROUTES.post(
@@ -184,9 +184,7 @@ def parse_embed_text(body: TextBody, incoming: Incoming) -> Call:
     render_error=_render_embed_error,
 )
 def parse_embed_texts(body: TextsBody, incoming: Incoming) -> Call:
-    if not body.texts:
-        return _empty(body.model, _embeds, embeddings=[], count=0, dimensions=0)
-    return Call(_embed_request(body.texts, body.model), render_counted)
+    return _embed(body.texts, body.model, render_counted, embeddings=[], count=0, dimensions=0)
 
 
 def render_counted(result: EmbedResult) -> Rendered:
