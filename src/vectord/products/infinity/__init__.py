@@ -47,6 +47,7 @@ from vectord.products.common.models import (
 )
 from vectord.products.common.ranking import (
     SCORES,
+    RankedItem,
     RerankFields,
     ScoredLabel,
     best_labels,
@@ -210,10 +211,7 @@ class RerankBody(RerankFields):
     top_n: Annotated[PositiveCount | None, about("results to show; null: all")] = None
 
 
-class RankedDocument(msgspec.Struct):
-    index: int
-    relevance_score: float
-    score: float  # the same, for clients of Semantic Explorer
+class RankedDocument(RankedItem):
     document: str | None  # null unless return_documents
 
 

@@ -280,15 +280,18 @@ def render_shown(result: ModelList) -> Rendered:
     return json_answer(details=_details(info), model_info=facts, **_facts(info))
 
 
-class Model(msgspec.Struct):
+class Named(msgspec.Struct):
     """`size` is 0: bytes are not counted here, and clients require a number."""
 
     name: str
     model: str
-    modified_at: str
     size: int
     digest: str  # the fingerprint of vectord's other dialects
     details: Details
+
+
+class Model(Named):
+    modified_at: str
     capabilities: list[str]
 
 
@@ -336,15 +339,10 @@ def render_pulled(result: ModelList) -> Rendered:
     return json_answer(status="success")
 
 
-class Running(msgspec.Struct):
+class Running(Named):
     """There is no `expires_at`: the time when a used model will be unloaded is not known."""
 
-    name: str
-    model: str
-    size: int
     size_vram: int
-    digest: str
-    details: Details
     context_length: int
 
 

@@ -140,22 +140,16 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 
 def _inputs(given: str | list[str | int | list[int | str | MediaItem] | MediaItem] | MediaItem) -> Sequence[Input]:
-    if isinstance(given, MediaItem):
-        given = [given]
-    if isinstance(given, str) or not any(isinstance(one, MediaItem) or _has_parts(one) for one in given):
-        return read_inputs(cast("str | list[str | int | list[int]]", given))
-    return [_input(one, index) for index, one in enumerate(given)]
+    items = [given] if isinstance(given, str | MediaItem) else given
+    return read_inputs([_input(one, index) for index, one in enumerate(items)])
 
 
-def _has_parts(one: object) -> bool:
-    return isinstance(one, list) and any(not isinstance(part, int) for part in one)
-
-
-def _input(one: str | int | list[int | str | MediaItem] | MediaItem, index: int) -> Input:
+def _input(one: str | int | list[int | str | MediaItem] | MediaItem, index: int) -> Any:
+    """A text, an id, a list of ids, or texts and images."""
     if isinstance(one, MediaItem):
         return one.read(index)
-    if not isinstance(one, list) or not _has_parts(one):
-        return read_inputs([cast("str | int | list[int]", one)])[0]
+    if not isinstance(one, list) or all(isinstance(part, int) for part in one):
+        return one
     parts = [part.read(index) if isinstance(part, MediaItem) else part for part in one]
     kinds = {type(part) for part in parts}
     if kinds - {str, Media} or Media not in kinds or any(isinstance(part, Media) and part.has_pages for part in parts):
