@@ -72,23 +72,16 @@ QUERY, *PASSAGES = ["fox", "lazy dogs, and a bird!", "small birds sing"]
 
 # Their refusals name the tensor or the widths that do not fit, the missing file, or the tokenizer without room or
 # without the token.
-SHAPES = {"in_features", "out_features", "max_seq_length", "path", "num_labels", "id2label", "type", "structure"} | {
-    "classifier_bias",
-    "document_length",
-    "document_prefix",
-    "norm_bias",
-    "parameters",
-    "pooling_mode",
-    "truncation",
-    "query_length",
-    "query_prefix",
-    "use_residual",
+SHAPES = {
+    *("in_features", "out_features", "max_seq_length", "path", "num_labels", "id2label", "type", "structure"),
+    *("classifier_bias", "norm_bias", "use_residual", "parameters", "pooling_mode", "truncation"),
+    *("document_length", "document_prefix", "query_length", "query_prefix"),
 }
 
 # They have no effect, so their form does not matter, though the libraries check it.
-NO_EFFECT = {"__version__", "classifier_dropout", "embedding_dimension", "idx", "kwargs", "requirements"} | {
-    "similarity_fn_name",
-    "word_embedding_dimension",
+NO_EFFECT = {
+    *("__version__", "classifier_dropout", "embedding_dimension", "idx", "kwargs", "requirements"),
+    *("similarity_fn_name", "word_embedding_dimension"),
 }
 
 Arrays = Sequence[np.ndarray]
@@ -312,12 +305,8 @@ def pooled_answer(folder: Path) -> Arrays:
 def pooled_reference(folder: Path) -> Arrays:
     """The library's module pools the same rows."""
     *_, module = MultiVectorEncoder(str(folder), device="cpu")
-    return comparable(
-        [
-            np.asarray(module.pool([torch.from_numpy(one)], task=kind)[0])
-            for kind, one in zip(KINDS, spread_rows(), strict=True)
-        ]
-    )
+    each = zip(KINDS, spread_rows(), strict=True)
+    return comparable([np.asarray(module.pool([torch.from_numpy(one)], task=kind)[0]) for kind, one in each])
 
 
 def comparable(each: Arrays) -> Arrays:
@@ -348,6 +337,7 @@ def save(model: Any, folder: Path) -> Path:
     return folder / "saved"
 
 
+TOKENS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
 FACTS = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 
 
@@ -359,8 +349,7 @@ def write_reranker(folder: Path) -> Path:
 
 def write_modular_reranker(folder: Path) -> Path:
     """As the Ettin rerankers: the first token through two layers and a norm."""
-    tokens = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-    config = ModernBertConfig(vocab_size=96, **FACTS, **tokens)
+    config = ModernBertConfig(vocab_size=96, **FACTS, **TOKENS)
     source = write_network(folder / "source", ModernBertModel, config)
     names = {"module_output_name": "scores", "activation_function": torch.nn.Identity()}
     layers = [Dense(WIDTH, 12, bias=False, activation_function=torch.nn.GELU()), LayerNorm(12), Dense(12, 1, **names)]
@@ -372,8 +361,7 @@ def write_modular_reranker(folder: Path) -> Path:
 
 def write_classifier(folder: Path) -> Path:
     """As transformers saves it, without modules."""
-    tokens = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-    config = ModernBertConfig(vocab_size=96, num_labels=3, **FACTS, **tokens)
+    config = ModernBertConfig(vocab_size=96, num_labels=3, **FACTS, **TOKENS)
     return write_network(folder, ModernBertForSequenceClassification, config)
 
 
@@ -405,18 +393,11 @@ def judge_reference(folder: Path) -> Arrays:
     return [torch.cat(scores).numpy(), np.array(())]
 
 
-FLAGS = tuple(f"pooling_mode_{mode}_tokens" for mode in ("mean", "max", "mean_sqrt_len", "weightedmean"))
+MODES = ("mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "cls_token", "lasttoken")
+FLAGS = tuple(f"pooling_mode_{mode}" for mode in MODES)
 OLD_TRANSFORMER = (
-    "max_seq_length",
-    "do_lower_case",
-    "model_args",
-    "tokenizer_args",
-    "config_args",
-    "model_kwargs",
-    "processor_kwargs",
-    "config_kwargs",
-    "tokenizer_name_or_path",
-    "backend",
+    *("max_seq_length", "do_lower_case", "model_args", "tokenizer_args", "config_args", "model_kwargs"),
+    *("processor_kwargs", "config_kwargs", "tokenizer_name_or_path", "backend"),
 )
 SENTENCE = ("truncate_dim", "requirements", "similarity_fn_name", "activation_fn", "default_prompt_name", "model_type")
 COMMON: Mapping[str, Sequence[str]] = {
@@ -430,14 +411,8 @@ PYLATE = (
 )
 DENSE_KEYS = (*Dense.config_keys, "use_residual", "init_weight")
 SCORE_KEYS = (
-    "num_labels",
-    "id2label",
-    "label2id",
-    "problem_type",
-    "sbert_ce_default_activation_function",
-    "sentence_transformers",
-    "sentence_transformers.activation_fn",
-    "classifier_dropout",
+    *("num_labels", "id2label", "label2id", "problem_type", "sbert_ce_default_activation_function"),
+    *("sentence_transformers", "sentence_transformers.activation_fn", "classifier_dropout"),
 )
 NESTED = (  # objects of config.json that BERT has not, and values in them
     *("id2label.0", "label2id.x", "sentence_transformers.version"),
@@ -493,13 +468,7 @@ CASES = {
         {
             **COMMON,
             "config.json": NESTED,
-            "1_Pooling/config.json": (
-                *Pooling.config_keys,
-                "word_embedding_dimension",
-                *FLAGS,
-                "pooling_mode_cls_token",
-                "pooling_mode_lasttoken",
-            ),
+            "1_Pooling/config.json": (*Pooling.config_keys, "word_embedding_dimension", *FLAGS),
             "2_Dense/config.json": DENSE_KEYS,
             "3_Normalize/config.json": Normalize.config_keys,
         },
@@ -517,12 +486,7 @@ CASES = {
         {name: COMMON[name] for name in ("modules.json", "config_sentence_transformers.json")},
     ),
     "model2vec": Case(partial(write_table, quantized=True), table_answer, model2vec_reference, TABLE),
-    "model2vec, int8": Case(
-        partial(write_table, dtype="int8"),
-        table_answer,
-        model2vec_reference,
-        {"config.json": MODEL2VEC},
-    ),
+    "model2vec, int8": Case(partial(write_table, dtype="int8"), table_answer, model2vec_reference, TABLE),
     "model2vec, truncated": Case(
         lambda folder: truncated(write_table(folder, kind="Unigram")), table_answer, model2vec_reference, TRUNCATED
     ),
@@ -594,15 +558,7 @@ CASES = {
         write_classifier,
         scores_answer,
         scores_reference,
-        {
-            "config.json": (
-                *SCORE_KEYS,
-                "classifier_pooling",
-                "classifier_bias",
-                "classifier_activation",
-                "norm_bias",
-            ),
-        },
+        {"config.json": (*SCORE_KEYS, "classifier_pooling", "classifier_bias", "classifier_activation", "norm_bias")},
     ),
     "judge": Case(
         write_judge,

@@ -18,9 +18,9 @@ from pylate.models import ColBERT, Dense
 from sentence_transformers.models import Transformer
 
 
-def save(source: str, colbert_folder: str, dense: list[dict[str, Any]], seed: int, settings: dict[str, Any]) -> None:
+def save(source: str, colbert_folder: str, dense: list[dict[str, Any]], settings: dict[str, Any]) -> None:
     """dense: arguments of each of pylate's Dense, whose weights are random; settings: those of its ColBERT."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     modules = [Transformer(source), *(Dense(**arguments) for arguments in dense)]
     model = ColBERT(modules=modules, device="cpu", **settings)
     model.save(colbert_folder, create_model_card=False)

@@ -45,32 +45,32 @@ QWEN_WORDS = (
 )
 
 
-def write_bge_m3(folder: Path, *, weights: Literal["bin", "safetensors"] = "bin", seed: int = 0) -> Path:
+def write_bge_m3(folder: Path, *, weights: Literal["bin", "safetensors"] = "bin") -> Path:
     """Write an XLM-RoBERTa with sparse_linear.pt and colbert_linear.pt, as BAAI/bge-m3.
 
     Its weights are in pytorch_model.bin, as in the original, or in model.safetensors.
     """
     tokenizer = _make_unigram()
     model = XLMRobertaModel(_xlm_roberta_config(tokenizer), add_pooling_layer=True)
-    _write(folder, model, tokenizer, seed)
+    _write(folder, model, tokenizer)
     if weights == "bin":
         (folder / "model.safetensors").unlink()
         torch.save(model.state_dict(), folder / "pytorch_model.bin")
     for name, width in (("sparse_linear", 1), ("colbert_linear", WIDTH)):
         head = torch.nn.Linear(WIDTH, width)
-        _randomise(head, seed)
+        _randomise(head)
         torch.save(head.state_dict(), folder / f"{name}.pt")
     return folder
 
 
-def write_bge_reranker(folder: Path, *, seed: int = 0) -> Path:
+def write_bge_reranker(folder: Path) -> Path:
     """Write an XLM-RoBERTa with one logit for a pair of texts, as BAAI/bge-reranker-v2-m3."""
     tokenizer = _make_unigram()
     config = _xlm_roberta_config(tokenizer, num_labels=1)
-    return _write(folder, XLMRobertaForSequenceClassification(config), tokenizer, seed)
+    return _write(folder, XLMRobertaForSequenceClassification(config), tokenizer)
 
 
-def write_qwen3_reranker(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
+def write_qwen3_reranker(folder: Path, *, tied: bool = True) -> Path:
     """Write a Qwen3 with a language model head, as Qwen/Qwen3-Reranker-0.6B. tied: the head is the embedding table."""
     tokenizer = train_qwen_bpe()
     config = Qwen3Config(
@@ -84,7 +84,7 @@ def write_qwen3_reranker(folder: Path, *, tied: bool = True, seed: int = 0) -> P
         max_position_embeddings=1024,
         tie_word_embeddings=tied,
     )
-    return _write(folder, Qwen3ForCausalLM(config), tokenizer, seed)
+    return _write(folder, Qwen3ForCausalLM(config), tokenizer)
 
 
 def write_layerwise_reranker(folder: Path) -> Path:
@@ -109,7 +109,6 @@ def write_colbert(
     *,
     network: Literal["bert", "modernbert"] = "bert",
     dense: Sequence[dict[str, Any]] = ({"in_features": WIDTH, "out_features": 16, "bias": False},),
-    seed: int = 0,
     **settings: Any,
 ) -> Path:
     """Write a ColBERT as pylate saves it. dense: arguments of its Dense modules; settings: of its ColBERT.
@@ -117,14 +116,14 @@ def write_colbert(
     These settings are saved in the folder: query_prefix, document_prefix, query_length, document_length,
     do_query_expansion, attend_to_expansion_tokens, skiplist_words.
     """
-    source = _write_bert(folder / "source", seed) if network == "bert" else _write_modernbert(folder / "source", seed)
+    source = (_write_bert if network == "bert" else _write_modernbert)(folder / "source")
     saved = folder / "saved"
-    arguments = {"dense": list(dense), "seed": seed, "settings": settings}
+    arguments = {"dense": list(dense), "settings": settings}
     run_script("pylate_save", source, json.dumps(arguments), saved)
     return saved
 
 
-def _write_bert(folder: Path, seed: int) -> Path:
+def _write_bert(folder: Path) -> Path:
     tokenizer = _make_wordpiece()
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -134,10 +133,10 @@ def _write_bert(folder: Path, seed: int) -> Path:
         intermediate_size=48,
         max_position_embeddings=MAX_TOKENS,
     )
-    return _write(folder, BertModel(config), tokenizer, seed)
+    return _write(folder, BertModel(config), tokenizer)
 
 
-def _write_modernbert(folder: Path, seed: int) -> Path:
+def _write_modernbert(folder: Path) -> Path:
     tokenizer = _train_modern_bpe()
     config = ModernBertConfig(
         vocab_size=len(tokenizer),
@@ -154,7 +153,7 @@ def _write_modernbert(folder: Path, seed: int) -> Path:
         bos_token_id=tokenizer.cls_token_id,
         eos_token_id=tokenizer.sep_token_id,
     )
-    return _write(folder, ModernBertModel(config), tokenizer, seed)
+    return _write(folder, ModernBertModel(config), tokenizer)
 
 
 def _xlm_roberta_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> XLMRobertaConfig:
@@ -173,8 +172,8 @@ def _xlm_roberta_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> X
     )
 
 
-def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Path:
-    _randomise(model, seed)
+def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Path:
+    _randomise(model)
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(3)  # a vector should depend more on its token than on its place
     model.save_pretrained(folder)
@@ -182,12 +181,12 @@ def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
     return folder
 
 
-def _randomise(module: torch.nn.Module, seed: int) -> None:
+def _randomise(module: torch.nn.Module) -> None:
     """Make every parameter random, biases and norms too: with their initial 0 and 1 a missing one would not show.
 
     Norms stay near 1: with smaller ones the biases would dominate, and all vectors would be similar.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             is_norm = parameter.ndim == 1 and name.endswith("weight")
