@@ -363,7 +363,9 @@ class OpenvinoOps(Ops[ov.Node]):
 
     @property
     def heads(self) -> OpenvinoOps:
-        return _HeadOps(self._weights, self.scratch)
+        heads = _HeadOps() if self._bfloat16 else OpenvinoOps()
+        heads._weights, heads.scratch = self._weights, self.scratch
+        return heads
 
     def constant(self, weight: Weight) -> ov.Node:
         if weight.dtype == "F64":
@@ -595,16 +597,10 @@ class OpenvinoOps(Ops[ov.Node]):
 
 
 class _HeadOps(OpenvinoOps):
-    """Float32 in plans of any type: every node that it makes has the runtime's mark for that.
+    """Float32 in plans of bfloat16: every node that it makes has the runtime's mark for that.
 
     The runtime drops the mark of a node that it replaces by another, so a few ops have a form here that it keeps.
     """
-
-    def __init__(self, weights: dict[str, Weight], scratch: Scratch) -> None:
-        """weights, scratch: of the body's op set."""
-        super().__init__()
-        self._weights = weights
-        self.scratch = scratch
 
     def embed(self, table: ov.Node, ids: ov.Node) -> ov.Node:
         return _marked(super().embed(table, ids))
