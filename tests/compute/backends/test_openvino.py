@@ -173,7 +173,7 @@ def test_batches_run_before_the_narrow_plan_is_ready(compiler: SlowCompiler) -> 
     assert compiler.compiled == [(1, 1, None)]
     compiler.go.set()
     backend.compile_narrow().result()
-    assert compiler.compiled == [(1, 1, None), (2, NARROW_GROUPS, None)]
+    assert compiler.compiled == [(1, 1, None), (2, NARROW_GROUPS["f32"], None)]
     for batch, want in zip((BATCH, LONE), early, strict=True):
         np.testing.assert_allclose(dense(backend, batch, 1), want, atol=1e-5)
     backend.close()
