@@ -392,6 +392,19 @@ def test_the_wide_plan_frees_the_memory_of_its_batches(spec: ModelSpec) -> None:
     backend.close()
 
 
+def test_an_idle_model_frees_the_memory_of_its_batches(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, a while after the last batch, and only then."""
+    monkeypatch.setattr(backend_module, "IDLE_S", 0.0)
+    compiler, compiled = CountingCompiler(spec), CompiledModel()
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    backend.compile_narrow().result()
+    compiler.plans[NARROW].memory = GraphMemory(compiled)  # type: ignore[arg-type]
+    backend.forward(BATCH, 0)
+    backend.free_memory()
+    backend.close()  # waits for the thread
+    assert compiled.freed == 1
+
+
 # --- what goes wrong ------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -32,6 +33,7 @@ ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
 # In batches, after which the narrow plan is compiled: several times the self-test, and less than a second of work.
 NARROW_AFTER_TOKENS = 4 * MAX_BATCH_TOKENS
 BUSY_S = 2.0  # a stream that waits so long for the wide plan takes the narrow one
+IDLE_S = 2.0  # after the last batch, until the memory that batches needed is freed
 # Length groups of an only plan, and of the narrow one. Each takes 1.5 MB a layer and stream. In float32 a fourth saves
 # 0.6 % of a batch; in bfloat16 attention takes more of it.
 ONE_PLAN_GROUPS = 2
@@ -133,8 +135,12 @@ class OpenvinoBackend(Backend):
         self._exact_lock = threading.Lock()
         self._exact: Plan | None = None
         self._wide = None if one_plan or facts.streams == 1 else compiler.compile(streams=1, groups=1)
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
-        self._narrow_lock = threading.Lock()
+        self._background = ThreadPoolExecutor(2, thread_name_prefix="openvino")  # compiles, and waits for idle time
+        self._ended_s = 0.0  # when the last batch ended
+        self._has_batched = False  # on the narrow plan, since its memory was last freed
+        self._idle: Future[None] | None = None
+        self._closing = threading.Event()
+        self._background_lock = threading.Lock()
         self._narrow: Future[Plan | None] | None = None
         self._batched_tokens = 0  # on the wide plan
         if self._wide is None:
@@ -151,6 +157,7 @@ class OpenvinoBackend(Backend):
         while True:
             wide, narrow = self._wide, self._ready_narrow()
             if narrow is not None and (wide is None or not prefers_wide):
+                self._has_batched = True
                 return narrow.run(batch, stream)
             assert wide is not None, "load waits for the only plan"
             if wide.lock.acquire(timeout=BUSY_S):
@@ -174,6 +181,27 @@ class OpenvinoBackend(Backend):
             return self._exact.run(batch, stream=0)
 
     def free_memory(self) -> None:
+        """See Backend.free_memory. IDLE_S after the last batch of several texts, it frees what those need."""
+        self._ended_s = time.monotonic()
+        if self._has_batched:
+            with self._background_lock:
+                if self._idle is None or self._idle.done():
+                    self._idle = self._background.submit(self._free_when_idle)
+        self._free_large()
+
+    def _free_when_idle(self) -> None:
+        while (left_s := self._ended_s + IDLE_S - time.monotonic()) > 0:
+            if self._closing.wait(left_s):
+                return
+        narrow = self._ready_narrow()
+        if narrow is None or narrow.memory.is_in_use:  # the end of that batch begins another wait
+            return
+        self._has_batched = False
+        narrow.memory.mark_large()
+        self._free_large()
+        self._compiler.release()
+
+    def _free_large(self) -> None:
         for plan in (self._wide, self._ready_narrow(), self._exact):
             if plan is not None:
                 plan.memory.free()
@@ -191,12 +219,13 @@ class OpenvinoBackend(Backend):
 
     def compile_narrow(self) -> Future[Plan | None]:
         """Begin to compile the narrow plan, unless that has begun. The result is None if it cannot be made."""
-        with self._narrow_lock:
+        with self._background_lock:
             if self._narrow is None:
                 self._narrow = self._background.submit(self._compile_narrow)
             return self._narrow
 
     def close(self) -> None:
+        self._closing.set()
         self._background.shutdown()
         del self._wide, self._narrow, self._exact
         self._compiler.close()

@@ -52,6 +52,10 @@ class GraphMemory:
             with self._lock:
                 self._running -= 1
 
+    @property
+    def is_in_use(self) -> bool:
+        return self._running > 0
+
     def mark_large(self) -> None:
         """The next batches will be short: what earlier ones needed is to be freed."""
         with self._lock:
