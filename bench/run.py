@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from bench.child import Child
 from bench.http_load import Round, embedding_requests, run_load
 from bench.report import Row, at_least, at_most, load_name, load_row
 from bench.server_process import Server
-from bench.startup import Start, measure_starts
+from bench.startup import SETTLE_S, Start, measure_starts
 from bench.subject import Subject
 from vectord.compute.processor import multiplies_bfloat16, thread_budget
 
@@ -38,7 +39,8 @@ class Found:
 
     rounds: Mapping[str, Sequence[Any]]
     starts: Sequence[Start]
-    loaded_bytes: int  # resident, the largest after any round
+    loaded_bytes: int  # resident, the largest after any measurement
+    idle_bytes: int  # resident, SETTLE_S after the last one
     facts: Mapping[str, Any]  # the backend's
 
 
@@ -69,7 +71,9 @@ def measure(subject: Subject, rounds: int, texts: int) -> Found:
             for name, step in steps.items():
                 found[name].append(step())
                 loaded_bytes = max(loaded_bytes, server.resident_bytes())
-    return Found(found, starts, loaded_bytes, facts)
+        time.sleep(SETTLE_S)
+        idle_bytes = server.resident_bytes()
+    return Found(found, starts, loaded_bytes, idle_bytes, facts)
 
 
 def _ceilings(ceiling: Child) -> dict[str, Callable[[], Any]]:
@@ -215,10 +219,11 @@ def _process_rows(found: Found) -> list[Row]:
     first_answer_s = statistics.median(start.first_answer_s for start in found.starts)
     ready_mb = max(start.settled_bytes for start in found.starts) / 1e6
     starting_mb = max(start.most_bytes for start in found.starts) / 1e6
-    loaded_mb = found.loaded_bytes / 1e6
+    loaded_mb, idle_mb = found.loaded_bytes / 1e6, found.idle_bytes / 1e6
     return [
         Row(what="exec to first answer", value=f"{first_answer_s:.2f} s", **at_most(first_answer_s, 1, " s")),
         Row(what="resident when ready", value=f"{ready_mb:.0f} MB", **at_most(ready_mb, 250, " MB")),
         Row(what="resident while starting, most", value=f"{starting_mb:.0f} MB"),
         Row(what="resident after load", value=f"{loaded_mb:.0f} MB", **at_most(loaded_mb, 350, " MB")),
+        Row(what=f"resident {SETTLE_S:g} s later", value=f"{idle_mb:.0f} MB", **at_most(idle_mb, 350, " MB")),
     ]

@@ -46,7 +46,7 @@ def found(**changes: Any) -> run.Found:
     rounds |= {f"http {connections} x {n}": [a_round(500), a_round(760)] for connections, n in run.GRID}
     start = Start(first_answer_s=0.9, settled_bytes=200_000_000, most_bytes=350_000_000)
     facts = {"backend": "openvino", "dtype": "bfloat16", "streams": 2}
-    return run.Found(rounds | changes, [start], 300_000_000, facts)
+    return run.Found(rounds | changes, [start], 300_000_000, 250_000_000, facts)
 
 
 def row_of(rows: Sequence[Row], what: str) -> Row:
@@ -76,7 +76,7 @@ def test_a_missed_target_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_bfloat16_the_backend_is_compared_with_float32() -> None:
     """An older CPU has no bfloat16 ceiling."""
     facts = {"backend": "openvino", "dtype": "float32", "streams": 2}
-    plain = run.Found({**found().rounds, "ceiling bfloat16": []}, found().starts, 0, facts)
+    plain = run.Found({**found().rounds, "ceiling bfloat16": []}, found().starts, 0, 0, facts)
     rows = run.rows(plain)
     assert not [row for row in rows if "ceiling, bfloat16" in row.what]
     assert row_of(rows, "in process, openvino float32").value == "4.00 of ceiling"
