@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tests.models import pack_texts, read_tiny_spec
+from tests.models import batch_of, pack_texts, read_tiny_spec
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import Backend, BackendOptions
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.numpy import NumpyOps, pack
 
@@ -50,6 +52,25 @@ def numpy_answer(spec: ModelSpec, texts: Texts, output: Output = "tokens", **opt
     """Results of the reference op set, in float64. options: further fields of PackedTexts."""
     network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
     return np.asarray(network(pack(pack_texts(*texts, **options)), {output})[output])
+
+
+def load(name: str, spec: ModelSpec, dtype: str = "float32") -> Backend:
+    """The model on a backend, on one thread of the processor."""
+    loaded: Backend = import_module(f"vectord.compute.backends.{name}").load(
+        spec, BackendOptions(device="cpu", dtype=dtype, threads=1)
+    )
+    return loaded
+
+
+def backend_answer(
+    name: str, spec: ModelSpec, texts: Texts, output: Output = "tokens", dtype: str = "float32"
+) -> np.ndarray:
+    """Results of a backend that is loaded for them."""
+    loaded = load(name, spec, dtype)
+    try:
+        return loaded.forward(batch_of(*texts, outputs=(output,)), 0)[output]
+    finally:
+        loaded.close()
 
 
 def texts_of(*lengths: int, seed: int = 0) -> list[list[int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,14 @@ import torch
 from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
 from tests.compute.networks import tiny_decoders, tiny_encoders
-from tests.compute.networks.case import Case, Texts, numpy_answer, texts_of
+from tests.compute.networks.case import Case, Texts, backend_answer, load, numpy_answer, texts_of
 from tests.models import batch_of, write_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.kinds.towers import TOWERS
 from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
-from vectord.compute.backends.base import Backend, BackendOptions
+from vectord.compute.backends.base import Backend
 from vectord.compute.networks.network import ARCHITECTURES, Network
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import multiplies_bfloat16
@@ -53,16 +52,9 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Backend]:
-    loaded = load(request.param, tiny.spec, "float32")
+    loaded = load(request.param, tiny.spec)
     yield loaded
     loaded.close()
-
-
-def load(name: str, spec: ModelSpec, dtype: str) -> Backend:
-    loaded: Backend = import_module(f"vectord.compute.backends.{name}").load(
-        spec, BackendOptions(device="cpu", dtype=dtype, threads=1)
-    )
-    return loaded
 
 
 def forward(backend: Backend, texts: Texts) -> np.ndarray:
@@ -125,9 +117,7 @@ def test_heads_of_published_sizes_under_a_window(model_type: str, size: int, nam
     """The heads of the cases are narrow, and a library has other kernels for those of the published models."""
     sizes = {"global_head_dim": size} if model_type == "embedding_gemma2_text" else {}
     spec = CASES[model_type].spec(tiny_decoders.write(model_type, tmp_path, head_dim=size, **sizes))
-    loaded = load(name, spec, "float32")
-    np.testing.assert_allclose(forward(loaded, TEXTS), numpy_answer(spec, TEXTS), atol=1e-4)
-    loaded.close()
+    np.testing.assert_allclose(backend_answer(name, spec, TEXTS), numpy_answer(spec, TEXTS), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -139,10 +129,8 @@ def test_bfloat16_keeps_the_direction(tiny: Tiny, name: str) -> None:
     """
     if name == "openvino" and not multiplies_bfloat16():
         pytest.skip("this processor does not compute in bfloat16")
-    loaded = load(name, tiny.spec, "bfloat16")
     least = 0.9995 if name == "torch" else LEAST.get(tiny.spec.architecture, 0.9999)
-    assert least_cosine(forward(loaded, TEXTS), tiny.ours) > least
-    loaded.close()
+    assert least_cosine(backend_answer(name, tiny.spec, TEXTS, dtype="bfloat16"), tiny.ours) > least
 
 
 @pytest.mark.parametrize("tiny", sorted(CASES.keys() - NEVER_FLOAT16), indirect=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
-from tests.compute.networks.case import Texts, numpy_answer
+from tests.compute.networks.case import Texts, backend_answer, numpy_answer
 from tests.compute.networks.tiny_decoders import reference, write
-from tests.models import batch_of, random_texts, read_tiny_spec
+from tests.models import random_texts, read_tiny_spec
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from vectord.compute.backends.base import BackendOptions
 from vectord.compute.networks.deberta_v2 import log_buckets
 from vectord.errors import ModelUnavailable
 
@@ -73,10 +71,7 @@ def test_buckets_equal_transformers(buckets: int, far: int) -> None:
 def test_backends_compute_the_convolution(tmp_path: Path, backend: str) -> None:
     """Each text by itself: its ends are zeros, in a batch of any lengths."""
     folder, texts = write(DEBERTA, tmp_path, conv_kernel_size=3), random_texts(LENGTHS)
-    options = BackendOptions(device="cpu", dtype="float32")
-    loaded = import_module(f"vectord.compute.backends.{backend}").load(read_tiny_spec(folder), options)
-    got = loaded.forward(batch_of(*texts, outputs=("tokens",)), 0)["tokens"]
-    loaded.close()
+    got = backend_answer(backend, read_tiny_spec(folder), texts)
     np.testing.assert_allclose(got, reference(folder, texts), atol=1e-4)
 
 

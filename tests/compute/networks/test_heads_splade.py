@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from tests.checkpoints.folders import write_json
 from tests.checkpoints.reading import spec_of
-from tests.compute.networks.case import VOCABULARY, numpy_answer, texts_of
+from tests.compute.networks.case import VOCABULARY, backend_answer, numpy_answer, texts_of
 from tests.compute.networks.tiny_decoders import CASES as DECODER_CASES
 from tests.compute.networks.tiny_decoders import VOCAB_SIZE, load_reference
 from tests.compute.networks.tiny_decoders import write as write_decoder
@@ -25,12 +24,10 @@ from tests.compute.networks.tiny_encoders import (
     reference_model,
     write_tiny,
 )
-from tests.models import batch_of
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from vectord.checkpoints.files.read import Settings
-from vectord.compute.backends.base import BackendOptions
 from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 40, 2, 17)
@@ -100,11 +97,7 @@ def test_sums_equal_sentence_transformers(tmp_path: Path, activation: Any) -> No
         want.append(pooling({"token_embeddings": logits, "attention_mask": mask})["sentence_embedding"][0].numpy())
     np.testing.assert_allclose(numpy_answer(spec, TEXTS, "splade"), want, atol=1e-5)
     for backend in ("openvino", "torch"):
-        options = BackendOptions(device="cpu", dtype="float32")
-        loaded = import_module(f"vectord.compute.backends.{backend}").load(spec, options)
-        got = loaded.forward(batch_of(*TEXTS, outputs=outputs), 0)["splade"]
-        loaded.close()
-        np.testing.assert_allclose(got, want, atol=1e-3)
+        np.testing.assert_allclose(backend_answer(backend, spec, TEXTS, "splade"), want, atol=1e-3)
 
 
 def test_another_matrix_than_the_tied_words_is_refused(tmp_path: Path) -> None:

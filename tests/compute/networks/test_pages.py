@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 from tests.checkpoints.reading import refusal, spec_of
-from tests.compute.networks.test_towers import load
-from tests.models import packed_texts
+from tests.compute.networks.two_networks import TwoNetworks, read
 from tests.pages import (
     QUERIES,
     QwenReference,
@@ -24,20 +23,6 @@ from tests.pages import (
     write_colqwen,
     write_pages,
 )
-from tests.towers import media_of
-
-from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import TokenBatch
-from vectord.compute.networks.network import Network
-from vectord.compute.ops.base import PackedTexts
-from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.schema import Input, TextOptions
-from vectord.text.sequence import ReadRequest
-from vectord.text.tokenizer import TextEncoder
-
-Forward = Callable[[PackedTexts], np.ndarray]
-
 
 QWENS = {
     "colqwen2": ("qwen2_vl", "transformers"),
@@ -69,46 +54,22 @@ def reference(family: str, folder: Path) -> Reference:
     return QwenReference(folder, QWENS[family][1]) if family in QWENS else Reference(folder)
 
 
-@pytest.fixture(scope="module", params=["openvino", "torch"])
-def forwards(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Forward, Forward]]:
-    """Of images and of texts."""
-    spec = spec_of(folder)
-    assert spec.images is not None
-    loaded = [load(request.param, each, "float32") for each in (spec.images, spec)]
-    kinds = ("dense", "colbert")
-    yield tuple(  # type: ignore[misc]
-        lambda texts, own=own, kind=kind: own.forward(TokenBatch(texts=texts, outputs=frozenset({kind})), 0)[kind]
-        for own, kind in zip(loaded, kinds, strict=True)
-    )
-    for own in loaded:
-        own.close()
-
-
-def exact(spec: ModelSpec, kind: str) -> Forward:
-    network = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())
-    return lambda texts: network(pack(texts), {kind})[kind]  # type: ignore[arg-type, index]
-
-
-def rows_of(folder: Path, inputs: Sequence[Input], of_images: Forward, of_texts: Forward) -> list[np.ndarray]:
+def rows_of(networks: TwoNetworks, inputs: Sequence[Any]) -> list[np.ndarray]:
     """The rows of each input, all in one batch; strings are queries."""
-    request = ReadRequest(inputs=inputs, options=TextOptions(kind="query"), truncate=True)
-    texts = TextEncoder(spec_of(folder)).read(request)
-    if texts.images is not None:
-        rows = of_images(packed_texts(texts.images))
-        features = np.zeros((len(texts.ids), rows.shape[1]), np.float32)
-        features[texts.all_type_ids == 1] = rows
-        texts = replace(texts, features=features)
-    return np.split(of_texts(packed_texts(texts)), texts.cu_seqlens[1:-1])
+    texts = read(networks.spec, inputs, kind="query")
+    return np.split(networks.answer(texts, "colbert"), texts.cu_seqlens[1:-1])
 
 
-def test_vectors_equal_its_own_class(folder: Path, reference: Reference) -> None:
-    """In float64, from the file of an image to the vectors: of one view, of tiles, wide, high, small."""
-    spec, shown = spec_of(folder), page_images()
-    assert spec.images is not None
-    inputs = [*map(media_of, shown), *QUERIES]
-    found = rows_of(folder, inputs, exact(spec.images, "dense"), exact(spec, "colbert"))
-    for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
-        np.testing.assert_allclose(own, want, atol=1e-5)
+@pytest.mark.parametrize("name", ["numpy", "openvino", "torch"])
+def test_vectors_equal_its_own_class(name: str, folder: Path, reference: Reference) -> None:
+    """From the file of an image to the vectors: of one view, of tiles, wide, high, small; with queries, and alone."""
+    shown, atol = page_images(), 1e-5 if name == "numpy" else 1e-4
+    expected = [*reference.images(shown), *reference.queries(QUERIES)]
+    with TwoNetworks(spec_of(folder), name) as networks:
+        for own, want in zip(rows_of(networks, [*shown, *QUERIES]), expected, strict=True):
+            np.testing.assert_allclose(own, want, atol=atol)
+        for i, one in enumerate([shown[0], QUERIES[0]]):
+            np.testing.assert_allclose(rows_of(networks, [one])[0], expected[i * len(shown)], atol=atol)
 
 
 def test_colpali_of_its_first_library(tmp_path: Path) -> None:
@@ -116,9 +77,8 @@ def test_colpali_of_its_first_library(tmp_path: Path) -> None:
     native, original = tmp_path / "native", tmp_path / "original"
     original.mkdir()
     spec = spec_of(save_as_colpali_engine(write_pages(native, "colpali"), original))
-    assert spec.images is not None
     shown, reference = page_images()[:1], Reference(native)
-    found = rows_of(original, [*map(media_of, shown), *QUERIES], exact(spec.images, "dense"), exact(spec, "colbert"))
+    found = rows_of(TwoNetworks(spec), [*shown, *QUERIES])
     for own, want in zip(found, [*reference.images(shown), *reference.queries(QUERIES)], strict=True):
         np.testing.assert_allclose(own, want, atol=1e-5)
 
@@ -137,9 +97,8 @@ def test_each_setting_of_images(family: str, facts: dict[str, Any], tmp_path: Pa
     """Other layers, heads, sizes, windows and rotations, at once."""
     rope = {"rope_type": "axial", "rope_theta": 500.0}
     folder = write_colqwen(tmp_path, family, **facts, rope_parameters=rope)
-    spec, shown = spec_of(folder), page_images()[:2]
-    assert spec.images is not None
-    found = rows_of(folder, [*map(media_of, shown)], exact(spec.images, "dense"), exact(spec, "colbert"))
+    shown = page_images()[:2]
+    found = rows_of(TwoNetworks(spec_of(folder)), shown)
     for own, want in zip(found, QwenReference(folder, "transformers").images(shown), strict=True):
         np.testing.assert_allclose(own, want, atol=1e-5)
 
@@ -160,38 +119,19 @@ def test_an_adapter_of_colpali_engine(tmp_path: Path) -> None:
     targets = "(.*(model)(?!.*visual).*(down_proj|q_proj).*$|.*(custom_text_proj).*$)"
     config = {"peft_type": "LORA", "r": 4, "lora_alpha": 2, "target_modules": targets}
     (adapted / "adapter_config.json").write_text(json.dumps(config))
-    found = []
-    for folder in (adapted, merged):
-        spec = spec_of(folder)
-        assert spec.images is not None
-        networks = exact(spec.images, "dense"), exact(spec, "colbert")
-        found.append(np.concatenate(rows_of(folder, [media_of(page_images()[0]), *QUERIES], *networks)))
+    inputs = [page_images()[0], *QUERIES]
+    found = [np.concatenate(rows_of(TwoNetworks(spec_of(folder)), inputs)) for folder in (adapted, merged)]
     np.testing.assert_allclose(*found, atol=1e-6)
     (adapted / "adapter_config.json").write_text(json.dumps({**config, "target_modules": targets.replace("|q", "|k")}))
     assert "target_modules" in refusal(adapted)
 
 
-def test_backends_agree(folder: Path, reference: Reference, forwards: tuple[Forward, Forward]) -> None:
-    """In float32, in one batch of images and texts, and alone."""
-    shown = page_images()
-    want = [*reference.images(shown), *reference.queries(QUERIES)]
-    together = rows_of(folder, [*map(media_of, shown), *QUERIES], *forwards)
-    for own, expected in zip(together, want, strict=True):
-        np.testing.assert_allclose(own, expected, atol=1e-4)
-    for i, one in enumerate([media_of(shown[0]), QUERIES[0]]):
-        (own,) = rows_of(folder, [one], *forwards)
-        np.testing.assert_allclose(own, want[i * len(shown)], atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["openvino", "torch"])
 def test_a_text_alone_is_computed_as_without_images(folder: Path, name: str) -> None:
     """Bit by bit, by the same network of a model that has none for images."""
-    spec = spec_of(folder)
-    request = ReadRequest(inputs=QUERIES, options=TextOptions(kind="query"), truncate=True)
-    batch = TokenBatch(texts=packed_texts(TextEncoder(spec).read(request)), outputs=frozenset({"colbert"}))
-    found = []
+    spec, found = spec_of(folder), []
+    texts = read(spec, QUERIES, kind="query")
     for own in (spec, replace(spec, images=None, image_text=None)):
-        loaded = load(name, own, "float32")
-        found.append(loaded.forward(batch, 0)["colbert"])
-        loaded.close()
+        with TwoNetworks(own, name) as networks:
+            found.append(networks.answer(texts, "colbert"))
     assert np.array_equal(*found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from tests.compute.networks import tiny_decoders
-from tests.compute.networks.case import numpy_answer
-from tests.models import batch_of, pack_texts, random_texts
+from tests.compute.networks.case import backend_answer, numpy_answer
+from tests.models import pack_texts, random_texts
 from transformers import Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from vectord.compute.backends.base import BackendOptions
 from vectord.compute.networks.rotary import CosSin, Rotary, cos_sin_of, read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.numpy import NumpyOps, pack
@@ -83,10 +81,7 @@ def test_a_text_beyond_the_trained_positions_has_the_long_factors(tmp_path: Path
         got = cos_sin_of(ops, cos_sin[0], tokens).cos.numpy()
         want = cos_sin_of(NumpyOps(), cos_sin[1], pack(pack_texts(*texts))).cos
     else:
-        options = BackendOptions(device="cpu", dtype="float32")
-        loaded = import_module(f"vectord.compute.backends.{backend}").load(spec, options)
-        got = loaded.forward(batch_of(*texts, outputs=("tokens",)), 0)["tokens"]
-        loaded.close()
+        got = backend_answer(backend, spec, texts)
     np.testing.assert_allclose(got, want, atol=1e-4)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.checkpoints.reading import refusal, spec_of
+from tests.compute.networks.case import load
 from tests.towers import TEXTS, images, media_of, reference_vectors, write_towers
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import Backend, BackendOptions, TokenBatch
+from vectord.compute.backends.base import Backend, TokenBatch
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
@@ -65,12 +65,6 @@ def backend(request: pytest.FixtureRequest, tower: Tower) -> Iterator[Backend]:
     loaded = load(request.param, tower.spec, "float32")
     yield loaded
     loaded.close()
-
-
-def load(name: str, spec: ModelSpec, dtype: str) -> Backend:
-    module = import_module(f"vectord.compute.backends.{name}")
-    loaded: Backend = module.load(spec, BackendOptions(device="cpu", dtype=dtype, threads=1))
-    return loaded
 
 
 def test_vectors_equal_its_own_class(tower: Tower) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,8 @@ import safetensors.numpy
 import torch
 from safetensors.torch import load_file, save_file
 from tests.compute.networks import tiny_decoders, tiny_encoders
-from tests.models import batch_of, random_texts, read_tiny_spec, write_bert, write_sentence_bert
+from tests.compute.networks.case import backend_answer
+from tests.models import random_texts, read_tiny_spec, write_bert, write_sentence_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.weight import Weight
@@ -152,14 +152,8 @@ def test_weights_of_64_bits_give_the_vectors_of_32(folder: Path, tmp_path: Path,
         torch.save(wide, path, _use_new_zipfile_serialization=False)
     else:
         save_file(wide, path)
-    answers = []
-    for weights in (path, folder / "model.safetensors"):
-        options = BackendOptions(device="cpu", dtype="float32")
-        loaded = import_module(f"vectord.compute.backends.{backend}").load(
-            read_tiny_spec(folder, weights=(weights,)), options
-        )
-        answers.append(loaded.forward(batch_of(*random_texts((9, 3))), 0)["dense"])
-        loaded.close()
+    specs = [read_tiny_spec(folder, weights=(weights,)) for weights in (path, folder / "model.safetensors")]
+    answers = [backend_answer(backend, spec, random_texts((9, 3)), "dense") for spec in specs]
     np.testing.assert_allclose(*answers, atol=1e-6)
 
 

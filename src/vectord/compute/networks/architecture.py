@@ -70,7 +70,7 @@ class Architecture(Generic[T]):
         self.config = config
         self.weights = weights
         self.ops = ops
-        self.model_type = str(config["model_type"])
+        self.model_type = str(config.get("model_type"))
         self.size = partial(facts.size, config)
         self.number = partial(facts.number, config)
         self.flag = partial(facts.flag, config)

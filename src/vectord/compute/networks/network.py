@@ -106,8 +106,7 @@ class Network(Generic[T]):
         architecture, config = check_architecture(spec), unread_settings(spec.folder / "config.json", spec.config)
         weights, changes = split_adapters(expand(weights, config), spec.adapters)
         weights = merge_adapter(weights, spec)
-        adapters = Adapters(changes, len(spec.adapters), ops) if changes else None
-        reader = WeightReader(weights, ops, adapters=adapters)
+        reader = WeightReader(weights, ops, adapters=Adapters(changes, len(spec.adapters), ops))
         self._body: Transformer[T] = architecture(config, reader, ops).load()
         _check(self._body, spec)
         plain, exact = (architecture(config, reader.over(each), each) for each in (ops, ops.heads))
@@ -124,7 +123,7 @@ class Network(Generic[T]):
 
 
 def find_architecture(model_type: str) -> tuple[str, str] | None:
-    """Return the entry of ARCHITECTURES; None: no module of this folder loads such a model."""
+    """Return the entry of ARCHITECTURES; None: no class of this folder reads such a model."""
     return ARCHITECTURES.get(model_type.replace("-", "_"))
 
 

@@ -60,7 +60,7 @@ class WeightReader(Generic[T]):
         self._ops = ops
         self._prefix = prefix
         self._read: set[str] = set() if read is None else read
-        self._adapters = adapters
+        self._adapters = adapters or Adapters({}, 0, ops)
 
     def under(self, prefix: str) -> WeightReader[T]:
         """Return a reader whose names continue from `prefix`."""
@@ -72,7 +72,7 @@ class WeightReader(Generic[T]):
 
     def unread(self) -> set[str]:
         """Return the full names of the tensors that neither this reader nor one made from it has read."""
-        return (self._weights.keys() - self._read) | (set() if self._adapters is None else self._adapters.unread())
+        return (self._weights.keys() - self._read) | self._adapters.unread()
 
     def ignore(self, name: str) -> None:
         """Count the tensor as read."""
@@ -133,9 +133,7 @@ class WeightReader(Generic[T]):
         """Return `name.weight` (outputs, inputs) and, if the layer has one, `name.bias` (outputs,); or these rows."""
         weight = self._rows(f"{name}.weight", (outputs, inputs), rows)
         added = self._rows(f"{name}.bias", (outputs,), rows) if bias else None
-        change = None
-        if self._adapters is not None:
-            change = self._adapters.of_linear(self._prefix + name, weight, added, outputs, rows)
+        change = self._adapters.of_linear(self._prefix + name, weight, added, outputs, rows)
         return Linear(self._ops.matrix(weight), None if added is None else self._ops.constant(added), change)
 
     def convolution(self, name: str, *shape: int, bias: bool, flat: bool = False) -> Linear[T]:
@@ -152,11 +150,11 @@ class WeightReader(Generic[T]):
 
     def table_change(self, name: str, words: int, width: int) -> LowRank[T] | None:
         """Return what adapters change in the table `name`.weight (words, width); None: nothing."""
-        return None if self._adapters is None else self._adapters.of_table(self._prefix + name, words, width)
+        return self._adapters.of_table(self._prefix + name, words, width)
 
     def row_change(self, name: str, width: int) -> T | None:
         """Return what each adapter adds to `name`.weight (1, width), as (adapters + 1, width); None: nothing."""
-        return None if self._adapters is None else self._adapters.of_row(self._prefix + name, width)
+        return self._adapters.of_row(self._prefix + name, width)
 
     def stacked(self, name: str, *shape: int, count: int, transposed: bool = False) -> tuple[T, ...]:
         """Return `count` matrices that are one below the other in the tensor `name`, as weights of layers.
