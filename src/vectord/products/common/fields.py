@@ -65,13 +65,15 @@ def described(body: type[msgspec.Struct]) -> inspect.StructType:
     return found
 
 
+def marked(body: type[msgspec.Struct], mark: str) -> list[inspect.Field]:
+    """The own fields of a body with this key in the `extra` of their types."""
+    own = described(body).fields
+    return [one for one in own if isinstance(one.type, inspect.Metadata) and mark in (one.type.extra or {})]
+
+
 def fields_without_effect(body: type[msgspec.Struct]) -> frozenset[str]:
     """The names of a body's own fields whose values cannot change the response."""
-    return frozenset(
-        field.encode_name
-        for field in described(body).fields
-        if isinstance(field.type, inspect.Metadata) and _NO_EFFECT in (field.type.extra or {})
-    )
+    return frozenset(field.encode_name for field in marked(body, _NO_EFFECT))
 
 
 def refusals_of(body: type[msgspec.Struct]) -> tuple[RefusedField, ...]:

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast, overload
 
 import msgspec
-from msgspec import inspect
 from msgspec.structs import replace
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.fields import about, described, no_effect, refused
+from vectord.products.common.fields import about, marked, no_effect, refused
 from vectord.products.common.media import is_image, read_image
 from vectord.schema import ChunkOptions, EmbedRequest, Input, InputKind, Item, Media, Side, Span, TextOptions, item_of
 
@@ -256,11 +255,7 @@ else:  # some clients, such as RAGFlow, send "true": `Routes.post` replaces it
 
 def switches_of(body: type[msgspec.Struct]) -> tuple[str, ...]:
     """The attributes of a body that are switches."""
-    return tuple(
-        field.name
-        for field in described(body).fields
-        if isinstance(field.type, inspect.Metadata) and _SWITCH in (field.type.extra or {})
-    )
+    return tuple(field.name for field in marked(body, _SWITCH))
 
 
 def read_switch(word: str, field: str) -> bool:
