@@ -159,7 +159,12 @@ class TextEncoder:
         options, inputs = request.options, request.inputs
         prompt = self._prompt(options)
         specials = self._specials if options.add_special_tokens else (0, 0)
-        prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)
+        prompt_tokens = 0
+        if prompt and not self._spec.include_prompt:
+            # As sentence-transformers counts them: as a text, without a special token at its end.
+            content = self._plain.content(prompt)
+            ends_special = specials[1] > 0 or bool(np.isin(content[-1:], self.special_ids).any())
+            prompt_tokens = sum(specials) + len(content) - ends_special
         most_characters = None if self._static is None else self._static.max_characters
         limit = text_limit(
             options.max_tokens,
@@ -182,7 +187,9 @@ class TextEncoder:
             if isinstance(value, str):
                 sources.append(cut_source(value, limit, i, prompt, foreign=foreign))
             else:
-                given[i] = self._take_ids(value, specials, limit, i, foreign=foreign)
+                ids = self._plain.check_ids(value, i)
+                kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, i)
+                given[i] = TokenIds(kept, None, len(ids), foreign=foreign)
         encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
         read = [
             self._fit(source, encoding, specials, limit, may_be_empty=by_table)
@@ -200,13 +207,6 @@ class TextEncoder:
         sizes = texts.sizes
         first = np.minimum(first, sizes - 1)  # at least one row is pooled
         return replace(texts, spans=np.stack([first, sizes], axis=1).astype(np.int32))
-
-    def _take_ids(
-        self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, foreign: bool
-    ) -> TokenIds:
-        ids = self._plain.check_ids(value, index)
-        kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
-        return TokenIds(kept, None, len(ids), foreign=foreign)
 
     def _fit(
         self,
@@ -274,13 +274,6 @@ class TextEncoder:
             kind: InputKind = "query" if options.is_query else "document"
             options = replace(options, prompt_name=None, kind=kind)
         return find_prompt(prompts, options, self._spec.default_prompt_name)
-
-    def _count_prompt(self, prompt: str, specials: tuple[int, int]) -> int:
-        """The prompt's tokens as sentence-transformers counts them: as a text, without a special token at its end."""
-        first, last = specials
-        content = self._plain.content(prompt)
-        ends_special = last > 0 or bool(np.isin(content[-1:], self.special_ids).any())
-        return first + len(content) + last - ends_special
 
     def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> list[CutText]:
         indexes = range(len(texts)) if part is None else part
