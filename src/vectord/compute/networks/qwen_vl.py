@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder, facts
-from vectord.compute.networks.architecture import LayerNames
+from vectord.compute.networks.architecture import Architecture, LayerNames
 from vectord.compute.networks.decoder import Array
 from vectord.compute.networks.heads import Head
 from vectord.compute.networks.planes import Plane
@@ -66,6 +66,10 @@ class QwenVL(Qwen3[T]):
     }
     TEXTS = (*(f"{outer}language_model." for outer in _OUTER), "model.", "vlm.model.")
     IMAGES = tuple(f"{outer}visual." for outer in _OUTER)
+
+    # Qwen2's heads, which no reference has compared over this body.
+    classifier = Architecture.classifier
+    masked_lm = Architecture.masked_lm
 
     @cached_property
     def vision(self) -> Vision | None:

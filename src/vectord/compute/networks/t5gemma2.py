@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import decoder
-from vectord.compute.networks.architecture import LayerNames
+from vectord.compute.networks.architecture import Architecture, LayerNames
 from vectord.compute.networks.gemma import Gemma3
 from vectord.compute.networks.rotary import rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
@@ -30,6 +30,8 @@ class T5Gemma2Encoder(Gemma3[T]):
     # Of the encoder, which has the words, bare or under a head: transformers 5 reads both forms.
     PREFIXES = tuple(prefix + name for prefix in ("", "model.") for name in ("encoder.", "encoder.text_model."))
     READS_QUERIES = False
+
+    classifier = Architecture.classifier  # not Gemma's, which no reference has compared over this body
 
     def names(self) -> LayerNames:
         own = {"attention_norm": "pre_self_attn_layernorm", "attention_out_norm": "post_self_attn_layernorm"}
