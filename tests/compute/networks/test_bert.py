@@ -17,8 +17,8 @@ from transformers import BertModel
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.compute import networks
 from vectord.compute.networks.architecture import Architecture
-from vectord.compute.networks.decoder import Decoder, LanguageModel
-from vectord.compute.networks.encoder import Encoder
+from vectord.compute.networks.decoder import DecoderArchitecture, LanguageModel
+from vectord.compute.networks.encoder import EncoderArchitecture
 from vectord.compute.networks.network import ARCHITECTURES, Network, class_of
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.errors import ModelUnavailable
@@ -119,8 +119,8 @@ def test_every_architecture_of_the_folder_is_listed() -> None:
     found = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     classes = {each for each in found if issubclass(each, Architecture)} - {
         Architecture,
-        Encoder,
-        Decoder,
+        EncoderArchitecture,
+        DecoderArchitecture,
         LanguageModel,
     }
     assert classes == {class_of(architecture) for architecture in ARCHITECTURES}

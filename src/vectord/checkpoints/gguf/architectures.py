@@ -24,7 +24,7 @@ RANK = 4  # pooling_type of models with scores
 DENSE = ("dense_2", "dense_3")  # the layers after the pooling of EmbeddingGemma
 
 
-class Architecture(msgspec.Struct, frozen=True, kw_only=True):
+class GgufArchitecture(msgspec.Struct, frozen=True, kw_only=True):
     """How the metadata and tensors of one architecture are named in transformers."""
 
     config: Mapping[str, Any]  # keys of config.json with one value for all models
@@ -51,7 +51,7 @@ _LAYER_NORM = {"attention.layer_norm_epsilon": "layer_norm_eps"}
 _RMS_NORM = {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
 _THETA = {"rope.freq_base": "rope_theta"}
 
-_BERT = Architecture(
+_BERT = GgufArchitecture(
     config={"model_type": "bert", "hidden_act": "gelu", "architectures": ["BertModel"]},
     whole=_SIZES,
     real=_LAYER_NORM,
@@ -139,7 +139,7 @@ _JINA_V3 = replace(
         "ffn_up": "mlp.fc1",
     },
 )
-_MODERN_BERT = Architecture(
+_MODERN_BERT = GgufArchitecture(
     config={"model_type": "modernbert", "architectures": ["ModernBertModel"]},
     whole={**_SIZES, **_LENGTH, "attention.sliding_window": "local_attention"},
     real={
@@ -166,7 +166,7 @@ _MODERN_BERT = Architecture(
         "ffn_down": "mlp.Wo",
     },
 )
-_LLAMA = Architecture(
+_LLAMA = GgufArchitecture(
     config={"model_type": "llama", "hidden_act": "silu", "architectures": ["LlamaForCausalLM"]},
     whole={**_DECODER_SIZES, **_HEAD_SIZE},
     real={**_RMS_NORM, **_THETA},
@@ -208,7 +208,7 @@ _LLAMA_EMBED = replace(
     _LLAMA,
     config={**_LLAMA.config, "model_type": "llama_bidirec", "architectures": ["LlamaBidirectionalModel"]},
 )
-_LFM2 = Architecture(
+_LFM2 = GgufArchitecture(
     config={"model_type": "lfm2", "block_auto_adjust_ff_dim": False, "architectures": ["Lfm2Model"]},
     whole={**_SIZES, **_LENGTH, "shortconv.l_cache": "conv_L_cache"},
     real={"attention.layer_norm_rms_epsilon": "norm_eps", **_THETA},
@@ -253,7 +253,7 @@ _EMBEDDING_GEMMA = replace(
     norm_offset=-1.0,
 )
 
-ARCHITECTURES: Mapping[str, Architecture] = {
+ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "bert": _BERT,
     "eurobert": _EUROBERT,
     "gemma-embedding": _EMBEDDING_GEMMA,
@@ -279,7 +279,7 @@ _ROBERTA_HEAD = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"}
 RANKED = frozenset({"bert", "modern-bert", "qwen3"})  # architectures that may have pooling_type 4
 
 
-def find_architecture(path: Path, file: GgufFile) -> tuple[str, Architecture]:
+def find_architecture(path: Path, file: GgufFile) -> tuple[str, GgufArchitecture]:
     """Return the architecture's name in the file, and its entry."""
     name = file.metadata.get("general.architecture")
     architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
@@ -322,7 +322,7 @@ def first_position(file: GgufFile, model_type: object) -> int:
     return 1 + pad if type(pad) is int and 0 <= pad < 2**16 else 1 + PAD_TOKEN_ID
 
 
-def checkpoint_name(architecture: Architecture, name: str) -> str:
+def checkpoint_name(architecture: GgufArchitecture, name: str) -> str:
     """Return the tensor's name in transformers; an unknown name unchanged, so that the network refuses it."""
     names, prefix, own = architecture.tensors, "", name
     if name.startswith("blk.") and name.count(".") > 2:

@@ -24,7 +24,7 @@ from vectord.checkpoints.gguf.architectures import (
     DENSE,
     RANK,
     RANKED,
-    Architecture,
+    GgufArchitecture,
     find_architecture,
     first_position,
 )
@@ -124,7 +124,7 @@ class _Keys:
         return ModelUnavailable(f"{self.metadata.path}: {self.prefix}{key} must be {expected}; found {found}")
 
 
-def _config(keys: _Keys, architecture: Architecture, file: GgufFile) -> dict[str, Any]:
+def _config(keys: _Keys, architecture: GgufArchitecture, file: GgufFile) -> dict[str, Any]:
     """config.json of the model. Sizes that the tensors have are taken from them."""
     config = dict(architecture.config)
     optional = {"attention.key_length", "attention.head_count_kv"}
@@ -282,7 +282,7 @@ def _harmless(keys: _Keys, config: Mapping[str, Any]) -> dict[str, Harmless]:
     return {**ignored, **HARMLESS, **own}
 
 
-def _dense_modules(path: Path, architecture: Architecture, file: GgufFile) -> tuple[DenseModule, ...]:
+def _dense_modules(path: Path, architecture: GgufArchitecture, file: GgufFile) -> tuple[DenseModule, ...]:
     if architecture.config["model_type"] != "gemma3_text":
         return ()
     shapes = {

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder
 from vectord.compute.networks.architecture import LayerNames
-from vectord.compute.networks.encoder import Encoder, HeadNames, classify_first
+from vectord.compute.networks.encoder import EncoderArchitecture, HeadNames, classify_first
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import POOLER, HarmlessTensors
 from vectord.compute.ops.base import T
 
 
-class Bert(Encoder[T]):
+class Bert(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
@@ -87,7 +87,7 @@ class Electra(Bert[T]):
         return classify_first(self.weights, self.spec.hidden_size, labels, "gelu")
 
 
-class DistilBert(Encoder[T]):
+class DistilBert(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless("training only", "qa_dropout seq_classif_dropout"),
@@ -129,7 +129,7 @@ class DistilBert(Encoder[T]):
         return Classifier("cls", (dense, Projection(self.weights.linear("classifier", width, labels))))
 
 
-class Albert(Encoder[T]):
+class Albert(EncoderArchitecture[T]):
     """Layers share their weights, in groups."""
 
     HARMLESS = encoder.HARMLESS

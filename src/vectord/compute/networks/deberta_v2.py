@@ -19,7 +19,7 @@ from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.architecture import LayerNames
 from vectord.compute.networks.bert import Bert
-from vectord.compute.networks.encoder import Encoder
+from vectord.compute.networks.encoder import EncoderArchitecture
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.transformer import (
     Attention,
@@ -37,7 +37,7 @@ from vectord.schema import Int32
 MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
 
 
-class DebertaV2(Encoder[T]):
+class DebertaV2(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless("only classifiers read it", "pooler_hidden_act pooler_hidden_size"),

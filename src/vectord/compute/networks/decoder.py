@@ -77,7 +77,7 @@ def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
     return size - 1 if causal else size
 
 
-class Decoder(Architecture[T]):
+class DecoderArchitecture(Architecture[T]):
     HARMLESS = HARMLESS
     HARMLESS_TENSORS: ClassVar[tuple[HarmlessTensors, ...]] = HARMLESS_TENSORS
     PREFIXES: ClassVar[Sequence[str]] = ("", "model.")
@@ -169,7 +169,7 @@ class Decoder(Architecture[T]):
         )
 
 
-class LanguageModel(Decoder[T]):
+class LanguageModel(DecoderArchitecture[T]):
     """With the heads of transformers' classes."""
 
     TIES_WORDS: ClassVar[bool] = False  # the default of tie_word_embeddings

@@ -17,7 +17,7 @@ from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread
 from vectord.checkpoints.files.read import Settings
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.architecture import LayerNames
-from vectord.compute.networks.decoder import HEAD_NORMS, OUTER_NORMS, Decoder
+from vectord.compute.networks.decoder import HEAD_NORMS, OUTER_NORMS, DecoderArchitecture
 from vectord.compute.networks.rotary import LAYER_KINDS, CosSin, Rotary, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import (
     Attention,
@@ -37,7 +37,7 @@ _THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 _LAYER_KEYS = frozenset({"head_dim", "num_key_value_heads"})
 
 
-class EmbeddingGemma2Text(Decoder[T]):
+class EmbeddingGemma2Text(DecoderArchitecture[T]):
     HARMLESS = {
         **decoder.HARMLESS,
         **harmless(

@@ -119,7 +119,7 @@ class HeadNames(msgspec.Struct, frozen=True, kw_only=True):
     activation: Activation | None = None  # None: the body's
 
 
-class Encoder(Architecture[T]):
+class EncoderArchitecture(Architecture[T]):
     WORDS = "embeddings.word_embeddings.weight"
     KEYS: ClassVar[Mapping[str, str]] = {}  # its names of BERT's keys
     LEAST_TYPES: ClassVar[int | None] = 1  # of type_vocab_size; None: tokens have no types

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import harmless
-from vectord.compute.networks.decoder import Decoder
+from vectord.compute.networks.decoder import DecoderArchitecture
 from vectord.compute.networks.encoder import read_patches
 from vectord.compute.networks.heads import Head
 from vectord.compute.networks.rotary import CosSin, read_plane_rotary
@@ -33,7 +33,7 @@ LARGEST = float(np.finfo(np.float32).max)
 _TABLE = "patch_embedder.position_embedding_table"
 
 
-class Gemma4Vision(Decoder[T]):
+class Gemma4Vision(DecoderArchitecture[T]):
     HARMLESS = {
         **harmless("its linear layers have none", "attention_bias"),
         **harmless("the table of positions decides", "max_position_embeddings"),

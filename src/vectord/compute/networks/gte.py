@@ -8,14 +8,14 @@ from __future__ import annotations
 from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.architecture import LayerNames
-from vectord.compute.networks.encoder import Encoder, HeadNames
+from vectord.compute.networks.encoder import EncoderArchitecture, HeadNames
 from vectord.compute.networks.rotary import LEAST_FACTOR, Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import FREQUENCIES, POOLER
 from vectord.compute.ops.base import T
 
 
-class Gte(Encoder[T]):
+class Gte(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless("speed only", "unpad_inputs use_memory_efficient_attention"),

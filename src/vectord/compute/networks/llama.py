@@ -17,7 +17,7 @@ from vectord.checkpoints.config_keys import harmless
 from vectord.checkpoints.spec import Pooling
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.architecture import LayerNames
-from vectord.compute.networks.decoder import Decoder, LanguageModel, read_window
+from vectord.compute.networks.decoder import DecoderArchitecture, LanguageModel, read_window
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import LAYER_KINDS, read_layer_rotary, read_plain_rotary, read_sliding
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -64,7 +64,7 @@ class LlamaBidirec(Llama[T]):
         return Classifier(pooling, (Projection(Linear(rows, None)),))
 
 
-class UltraBert(Decoder[T]):
+class UltraBert(DecoderArchitecture[T]):
     """A EuroBERT of which two of three layers attend to a window; each kind of layer has its own rotary base."""
 
     HARMLESS = {
@@ -166,7 +166,7 @@ class Ministral(Mistral[T]):
         return self.read(self.names(), self.windows(), rotary, query_factors=factors)
 
 
-class MiniCpm(Decoder[T]):
+class MiniCpm(DecoderArchitecture[T]):
     """The word vectors and what each half of a layer adds are scaled, and each of the last layers has a head of one
     number. Only the layers up to the chosen one are read."""
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.architecture import LayerNames
-from vectord.compute.networks.encoder import Encoder
+from vectord.compute.networks.encoder import EncoderArchitecture
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, dense_and_norm
 from vectord.compute.networks.rotary import LAYER_KINDS, CosSin, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
@@ -28,7 +28,7 @@ THETAS: Mapping[str, tuple[str, float]] = {  # the key before rope_parameters, a
 }
 
 
-class ModernBert(Encoder[T]):
+class ModernBert(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless("only classifiers read it", "classifier_activation classifier_bias classifier_pooling"),

@@ -13,7 +13,7 @@ from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder, facts
 from vectord.compute.networks.architecture import LayerNames
 from vectord.compute.networks.bert import Bert
-from vectord.compute.networks.encoder import Encoder
+from vectord.compute.networks.encoder import EncoderArchitecture
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Mixture, Mlp, Transformer, TransformerSpec
 from vectord.compute.networks.weights import FREQUENCIES, POOLER, Linear
@@ -46,7 +46,7 @@ ONLY_OF_EXPERTS: Mapping[str, object] = {
 }
 
 
-class NomicBert(Encoder[T]):
+class NomicBert(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless(

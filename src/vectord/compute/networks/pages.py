@@ -27,7 +27,7 @@ CONNECTORS = (
 )
 
 
-class Pages(Siglip[T]):
+class ColPali(Siglip[T]):
     """Either network, by the section's model_type."""
 
     HARMLESS = {

@@ -18,7 +18,7 @@ from vectord.checkpoints.config_keys import harmless
 from vectord.compute.networks import encoder
 from vectord.compute.networks.architecture import LayerNames
 from vectord.compute.networks.bert import Bert
-from vectord.compute.networks.encoder import Encoder, HeadNames, classify_first
+from vectord.compute.networks.encoder import EncoderArchitecture, HeadNames, classify_first
 from vectord.compute.networks.heads import Classifier
 from vectord.compute.networks.rotary import read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerSpec
@@ -39,7 +39,7 @@ FLASH_NAMES = LayerNames(
 TRANSFORMERS_NAMES = replace(encoder.TRANSFORMERS_NAMES, mlp=("mlp.fc1",), down="mlp.fc2", mlp_bias=True)
 
 
-class Roberta(Encoder[T]):
+class Roberta(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
         **harmless("speed and memory only", "use_flash_attn use_reentrant"),
@@ -113,7 +113,7 @@ class Roberta(Encoder[T]):
         return classify_first(self.weights, self.spec.hidden_size, labels)
 
 
-class MPNet(Encoder[T]):
+class MPNet(EncoderArchitecture[T]):
     HARMLESS = encoder.HARMLESS
     HARMLESS_TENSORS = (
         *encoder.HARMLESS_TENSORS,
