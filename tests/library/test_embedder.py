@@ -279,12 +279,15 @@ def test_rerank(embedder: Embedder) -> None:
 
 
 def test_help_lists_the_options_of_embed(embedder: Embedder) -> None:
-    """With their defaults; the twin for asyncio has the same. A wrong one is a TypeError."""
+    """With their defaults, and no type of a result; the twin for asyncio has the same. A wrong one is a TypeError."""
     options = inspect.signature(Embedder.embed).parameters
     assert options["outputs"].default == "dense"
     assert options["truncate"].default is True
     assert inspect.signature(Embedder.aembed).parameters == options
     assert inspect.signature(Embedder.arerank).parameters == inspect.signature(Embedder.rerank).parameters
+    for call in (Embedder.embed, Embedder.aembed, Embedder.rerank, Embedder.arerank):
+        assert "Coroutine" not in str(inspect.signature(call)), "the inner call's result"
+    assert "asyncio" in str(Embedder.aembed.__doc__) and "asyncio" not in str(Embedder.embed.__doc__)
     with pytest.raises(TypeError, match=r"Embedder\.embed\(\) got an unexpected keyword argument 'normalise'"):
         embedder.embed("a", normalise=True)  # type: ignore[call-arg]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import json
 import math
 import sys
@@ -121,10 +122,7 @@ class Label:
 def _twins(
     name: str, call: Callable[Concatenate[Embedder, P], Coroutine[Any, Any, T]]
 ) -> tuple[Callable[Concatenate[Embedder, P], T], Callable[Concatenate[Embedder, P], Coroutine[Any, Any, T]]]:
-    """The method `name`, which waits for the coroutine of `call`, and its twin for asyncio, on any event loop.
-
-    Cancelling the twin drops the texts that have not run yet.
-    """
+    """The method `name`, which waits for the coroutine of `call`, and its twin for asyncio, on any event loop."""
 
     @wraps(call)
     def blocking(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -138,9 +136,14 @@ def _twins(
         finally:
             self._calls.discard(future)
 
-    shown: Any = call  # in errors about arguments
-    shown.__qualname__ = f"Embedder.{name}"
-    blocking.__name__, awaitable.__name__ = name, f"a{name}"
+    signature = inspect.signature(call).replace(return_annotation=inspect.Signature.empty)  # which differs
+    shown: Any
+    for shown, own_name in ((call, name), (blocking, name), (awaitable, f"a{name}")):  # in help, and in errors
+        shown.__name__, shown.__qualname__ = own_name, f"Embedder.{own_name}"
+        shown.__signature__ = signature
+    awaitable.__doc__ = (
+        f"{call.__doc__}\n        For asyncio, on any event loop. Cancelling it drops the texts that have not run yet."
+    )
     return blocking, awaitable
 
 
