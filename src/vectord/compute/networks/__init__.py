@@ -1,4 +1,4 @@
-"""A module is one architecture, named after config.json's model_type; network.py has aliases. Read network.py first.
+"""Each Architecture reads the models of some model_types of config.json; network.py lists them. Read network.py first.
 
 Functions that read a config or a checkpoint raise ModelUnavailable for what the network does not support.
 """

@@ -150,16 +150,13 @@ class DebertaV2(EncoderArchitecture[T]):
 
     def _convolution(self) -> Convolution[T] | None:
         """That of deberta-v2-xlarge and -xxlarge."""
-        size, width, weights = (
-            self._positive("conv_kernel_size"),
-            self.spec.hidden_size,
-            self.body.under("encoder.conv."),
-        )
+        size, width = self._positive("conv_kernel_size"), self.spec.hidden_size
         if size is None:
             return None
         self.require("conv_groups", 1)
         if size % 2 == 0:
             raise ModelUnavailable(f"config.json: conv_kernel_size {size} is even; transformers refuses it too")
+        weights = self.body.under("encoder.conv.")
         taps, bias = weights.array("conv.weight", width, width, size), weights.tensor("conv.bias", width)
         matrices = [
             self.ops.matrix(Weight(f"conv.weight.{i}", "F32", np.ascontiguousarray(taps[:, :, i]))) for i in range(size)

@@ -90,7 +90,7 @@ class DecoderArchitecture(Architecture[T]):
         if self.config.get("head_dim") is not None:
             head_size = self.size("head_dim")
         else:
-            head_size = self.size("hidden_size") // facts.heads(self.config, "num_attention_heads", "hidden_size")
+            head_size = self.size("hidden_size") // self.heads("num_attention_heads", "hidden_size")
         causal = self.flag("is_causal", True)
         if self.config.get("auto_map"):  # transformers' own classes ignore the key, those of model repositories read it
             causal = causal and not self.flag("use_bidirectional_attention", False)

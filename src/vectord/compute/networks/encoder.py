@@ -30,7 +30,7 @@ WEIGHT = ".weight"
 def read_spec(
     config: Mapping[str, Any],
     *,
-    keys: Mapping[str, str] | None = None,
+    keys: Mapping[str, str] = {},
     types: int = 0,
     activation: Activation | None = None,
     norm_eps: float | None = None,
@@ -40,7 +40,7 @@ def read_spec(
     facts.require(config, "is_decoder", False)
 
     def key(name: str) -> str:
-        return name if keys is None else keys.get(name, name)
+        return keys.get(name, name)
 
     heads = facts.heads(config, key("num_attention_heads"), key("hidden_size"))
     hidden_size = facts.size(config, key("hidden_size"))

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from vectord.checkpoints.config_keys import harmless
-from vectord.compute.networks import encoder, facts
+from vectord.compute.networks import encoder
 from vectord.compute.networks.architecture import LayerNames
 from vectord.compute.networks.encoder import EncoderArchitecture
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, dense_and_norm
@@ -93,7 +93,7 @@ class ModernBert(EncoderArchitecture[T]):
         key, default = THETAS[kind]
         if key == "local_rope_theta" and key in self.config and self.config[key] is None:
             key, default = THETAS["full_attention"]
-        theta = facts.number(self.config, key, default)
+        theta = self.number(key, default)
         rotary = read_layer_rotary(self.config, kind, theta=theta, positions=self.spec.max_tokens)
         return rotary_table(self.body, rotary, self.spec.head_size, self.spec.max_tokens)
 

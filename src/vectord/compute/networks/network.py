@@ -2,7 +2,7 @@
 
 A backend creates one Network for each loaded model. With an eager op set (numpy, torch) it calls the network for each
 batch; with a symbolic one (OpenVINO) it calls it once for each graph that it compiles. `model_type` in config.json
-selects the module of this folder that loads the body. The outputs in the spec select the heads.
+selects the class of this folder that loads the body, from ARCHITECTURES. The outputs in the spec select the heads.
 """
 
 from __future__ import annotations

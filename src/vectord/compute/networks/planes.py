@@ -1,6 +1,6 @@
 """Positions of the patches of an image of any size, for networks that were trained with a square of them.
 
-An architecture file (qwen_vl.py, siglip.py) reads the tables; text/ makes the coordinates, or the ids and type_ids.
+An architecture file (qwen_vl.py, clip.py) reads the tables; text/ makes the coordinates, or the ids and type_ids.
 """
 
 from __future__ import annotations

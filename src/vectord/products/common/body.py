@@ -1,6 +1,6 @@
 """Decodes request bodies: bytes -> a msgspec struct, or an error that names the field.
 
-msgspec stops at the first fault and reports it as a sentence. `decode` translates the known sentences into data: the
+msgspec stops at the first fault and reports it as a sentence. `fault_of` translates the known sentences into data: the
 path, the expected type and the received type, in the terms of JSON. Sentences that would quote the client's value are
 replaced.
 """
