@@ -22,7 +22,7 @@ from vectord.schema import EmbedRequest, ModelInfo, Request
 from vectord.text.sequence import Encoder, ReadRequest, Texts, TokenizedTexts
 
 _log = logging.getLogger("vectord.cluster.tokenizers")
-# Further requests wait behind the engine's admission, which is fair to clients, and not for the threads here.
+# Further requests wait in the engine's admission, which is fair to clients, and not for the threads here.
 MAX_READING = 32
 
 
