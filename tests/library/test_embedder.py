@@ -408,6 +408,43 @@ def test_a_closed_embedder_refuses(folder: Path) -> None:
         made.embed("a")
 
 
+def test_a_call_that_fails_after_the_engine_has_closed_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, began = Embedder(str(folder), backend="fake"), threading.Event()
+
+    async def fail_later(self: Engine, request: Request, caller: Caller) -> Result:
+        began.set()
+        await asyncio.sleep(0.2)
+        raise ShuttingDown
+
+    monkeypatch.setattr(Engine, "answer", fail_later)
+
+    def call() -> None:
+        with pytest.raises(ShuttingDown):
+            made.embed("a")
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    assert began.wait(10)
+    made.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_an_embedder_that_closes_during_the_begin_of_a_call_refuses_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, submit = Embedder(str(folder), backend="fake"), asyncio.run_coroutine_threadsafe
+
+    def submit_late(call: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        monkeypatch.undo()
+        made.close()
+        return submit(call, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit_late)
+    with pytest.raises(ShuttingDown, match="closed"):
+        made.embed("a")
+
+
 def test_an_embedder_that_is_no_longer_used_closes(folder: Path) -> None:
     """Even if the garbage collector finds it in a thread that closing waits for."""
     cycle: list[Any] = [Embedder(str(folder), backend="fake")]

@@ -14,7 +14,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -208,7 +208,7 @@ class Embedder:
         self._specs = {source.name: source.spec for source in sources}
         self._thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
         self._thread.start()
-        self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine)
+        self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine, self._calls)
         _at_exit(partial(_close_once, self._finalizer))
         try:
             self._run(_start(self._engine))
@@ -541,11 +541,20 @@ class Embedder:
         return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
 
     def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        closed = ShuttingDown("This Embedder is closed, or was made before a fork of this process.")
         if not self._finalizer.alive or not self._thread.is_alive():
             call.close()
-            raise ShuttingDown("This Embedder is closed, or was made before a fork of this process.")
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            raise closed
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError:  # another thread has closed the loop meanwhile
+            call.close()
+            raise closed from None
         self._calls.add(future)
+        if not self._finalizer.alive:  # too late for `_close` to wait for it
+            self._calls.discard(future)
+            future.cancel()
+            raise closed
         return future
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -584,10 +593,18 @@ def _at_exit(call: Callable[[], None]) -> None:
     threading._register_atexit(call)  # type: ignore[attr-defined]
 
 
-def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: Engine) -> None:
+def _close(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: Engine, calls: Collection[Future[Any]]
+) -> None:
     if not thread.is_alive():  # a fork has none of its parent's threads
         return
-    asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
+
+    async def end() -> None:
+        await engine.close()
+        # They fail now, in several iterations of the loop; a call whose loop has stopped would never return.
+        await asyncio.gather(*map(asyncio.wrap_future, list(calls)), return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(end(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
