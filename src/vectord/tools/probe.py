@@ -215,15 +215,15 @@ class Form:
         return {name: value for name, value in body.items() if value is not None}
 
 
-def _openai_rows(answer: Any) -> list[Any]:
+def openai_rows(answer: Any) -> list[Any]:
     return [row["embedding"] for row in sorted(answer["data"], key=lambda row: row["index"])]
 
 
-def _ollama_rows(answer: Any) -> list[Any]:
+def ollama_rows(answer: Any) -> list[Any]:
     return list(answer["embeddings"])
 
 
-def _smart_rows(answer: Any) -> list[Any]:
+def smart_rows(answer: Any) -> list[Any]:
     return [row["embeddings"]["dense"] for row in sorted(answer["data"], key=lambda row: row["id"])]
 
 
@@ -237,13 +237,13 @@ _SMART = {"return_dense": True, "return_sparse": False, "return_colbert": False}
 _COHERE = {"input_type": "search_document", "embedding_types": ["float"]}
 # vectord's own API comes last, since clients use the others.
 EMBED_FORMS = (
-    Form("OpenAI", "/v1/embeddings", "input", _openai_rows),
+    Form("OpenAI", "/v1/embeddings", "input", openai_rows),
     Form("text-embeddings-inference", "/embed", "inputs", list, names_model=False),
-    Form("embedding-server", "/api/v1/embed", "inputs", _openai_rows, names_model=False),
-    Form("Smart Embedder", "/embeddings/", "sentences", _smart_rows, names_model=False, options=_SMART),
-    Form("infinity", "/embeddings", "input", _openai_rows),
-    Form("Embedding Inference API", "/embed", "input", _ollama_rows),
-    Form("Ollama", "/api/embed", "input", _ollama_rows),
+    Form("embedding-server", "/api/v1/embed", "inputs", openai_rows, names_model=False),
+    Form("Smart Embedder", "/embeddings/", "sentences", smart_rows, names_model=False, options=_SMART),
+    Form("infinity", "/embeddings", "input", openai_rows),
+    Form("Embedding Inference API", "/embed", "input", ollama_rows),
+    Form("Ollama", "/api/embed", "input", ollama_rows),
     Form("Cohere", "/v2/embed", "texts", lambda answer: list(answer["embeddings"]["float"]), options=_COHERE),
     Form("vectord", "/vectord/embed", "inputs", lambda answer: [row["dense"] for row in answer["data"]]),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +56,10 @@ HARMLESS: Mapping[str, Harmless] = {
 def tokenizer_json(path: Path) -> str:
     """Return the tokenizer.json of the file's vocabulary."""
     vocabulary = _Vocabulary(path, read_gguf(path, map_file(path)).metadata)
-    match vocabulary.kind:
-        case "bert":
-            return _wordpiece(vocabulary)
-        case "gpt2":
-            return _byte_level(vocabulary)
-        case "llama":
-            return _byte_fallback(vocabulary)
-        case "t5":
-            return _unigram(vocabulary)
-    raise vocabulary.refuse("model", "must be bert, gpt2, llama or t5")
+    write = _KINDS.get(vocabulary.kind or "")
+    if write is None:
+        raise vocabulary.refuse("model", "must be bert, gpt2, llama or t5")
+    return write(vocabulary)
 
 
 class _Vocabulary:
@@ -169,7 +163,7 @@ def _file(added: list[dict[str, Any]], **parts: Any) -> str:
 # --- WordPiece: BERT ------------------------------------------------------------------------------------------
 
 
-def _wordpiece(vocabulary: _Vocabulary) -> str:
+def wordpiece(vocabulary: _Vocabulary) -> str:
     """Words begin with a space's mark and their continuations do not; in BERT's own file, continuations begin with ##.
 
     Special tokens are unchanged. Older files do not say which they are, or whether texts are lowercased; a vocabulary
@@ -205,7 +199,7 @@ _BRACKETED = re.compile(r"\[.+\]")
 # --- byte-level BPE: Qwen, Llama 3, RoBERTa -------------------------------------------------------------------
 
 
-def _byte_level(vocabulary: _Vocabulary) -> str:
+def byte_level(vocabulary: _Vocabulary) -> str:
     rule = vocabulary.text("pre") or "default"
     if rule in _GPT2:
         prefix = vocabulary.flag("add_space_prefix", False)
@@ -240,7 +234,7 @@ def _byte_level(vocabulary: _Vocabulary) -> str:
 # --- BPE of SentencePiece: Gemma, Llama 2 ---------------------------------------------------------------------
 
 
-def _byte_fallback(vocabulary: _Vocabulary) -> str:
+def byte_fallback(vocabulary: _Vocabulary) -> str:
     """Spaces become marks, and characters without a token become their bytes."""
     unknown = vocabulary.token("unknown", 0)
     marks: dict[str, Any] = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -290,7 +284,7 @@ def _marked(token: str) -> str:
 # --- Unigram: XLM-RoBERTa -------------------------------------------------------------------------------------
 
 
-def _unigram(vocabulary: _Vocabulary) -> str:
+def unigram(vocabulary: _Vocabulary) -> str:
     if not vocabulary.flag("add_space_prefix", True):
         raise vocabulary.refuse("add_space_prefix", "must be true for this kind of vocabulary")
     names = list(vocabulary.tokens)
@@ -325,3 +319,11 @@ def _unigram(vocabulary: _Vocabulary) -> str:
             "byte_fallback": False,
         },
     )
+
+
+_KINDS: Mapping[str, Callable[[_Vocabulary], str]] = {  # by tokenizer.ggml.model
+    "bert": wordpiece,
+    "gpt2": byte_level,
+    "llama": byte_fallback,
+    "t5": unigram,
+}

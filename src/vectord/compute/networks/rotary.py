@@ -226,7 +226,7 @@ def _factor(found: Mapping[str, Any], name: str) -> float:
     return facts.number(found, f"{name}.factor", 1.0, at_least=LEAST_FACTOR)
 
 
-def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
+def read_yarn(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
     factor = _factor(found, name)
     amplitude = _usual_amplitude(factor)
     if f"{name}.attention_factor" in found:
@@ -239,7 +239,7 @@ def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
     return Interpolated(factor, trained, fast, slow, by_index=True, amplitude=amplitude)
 
 
-def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
+def read_llama3(name: str, found: Mapping[str, Any], positions: int) -> Interpolated:
     low, high = (facts.number(found, f"{name}.{key}", 0.0) for key in ("low_freq_factor", "high_freq_factor"))
     if low >= high:
         raise ModelUnavailable(f"config.json: {name}.low_freq_factor {low:g} is not below high_freq_factor {high:g}")
@@ -247,7 +247,7 @@ def _llama3(name: str, found: Mapping[str, Any], positions: int) -> Interpolated
     return Interpolated(_factor(found, name), trained, high, low, by_index=False)
 
 
-def _longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
+def read_longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
     trained = facts.size(found, f"{name}.original_max_position_embeddings")
     factor = _factor(found, name) if f"{name}.factor" in found else positions / trained
     usual = 1.0 if factor <= 1 or trained == 1 else math.sqrt(1 + math.log(factor) / math.log(trained))
@@ -263,9 +263,9 @@ def _longrope(name: str, found: Mapping[str, Any], positions: int) -> LongRope:
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, Any], int], Interpolated | LongRope]] = {
-    "llama3": _llama3,
-    "longrope": _longrope,
-    "yarn": _yarn,
+    "llama3": read_llama3,
+    "longrope": read_longrope,
+    "yarn": read_yarn,
 }
 
 

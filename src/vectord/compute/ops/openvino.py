@@ -792,7 +792,7 @@ _ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
 }
 
 
-def _softmax(x: ov.Node) -> ov.Node:
+def head_softmax(x: ov.Node) -> ov.Node:
     minus = op.multiply(_one(x), op.constant(np.float32(-1)))
     below = op.add(x, op.multiply(op.reduce_max(x, _ints(-1), True), minus))
     return op.exp(op.add(below, op.multiply(op.log(_sum(op.exp(below))), minus)))
@@ -801,7 +801,7 @@ def _softmax(x: ov.Node) -> ov.Node:
 # In nodes that the runtime does not replace.
 _HEAD_ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
     "silu": lambda x: op.multiply(_half(x), op.add(op.tanh(_half(x)), op.constant(np.float32(1)))),
-    "softmax": _softmax,
+    "softmax": head_softmax,
 }
 
 

@@ -224,7 +224,7 @@ def _render(made: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Rendered]:
     return lambda result: Rendered(body=dump_json(made(result)))
 
 
-def _render_content(result: StoredContent) -> Rendered:
+def render_content(result: StoredContent) -> Rendered:
     return Rendered(body=b"", file=result, content_type="application/octet-stream")
 
 
@@ -243,7 +243,7 @@ ROUTES.add("POST", "/v1/files", parse=parse_upload, summary=_STORE, answer=FileO
 for _method, _path, _parse, _summary, _answer in (
     ("GET", "/v1/files", parse_list_files, "List stored files", None),
     ("GET", "/v1/files/{file_id}", _on_item("show file", _file), "Show one file", FileObject),
-    ("GET", "/v1/files/{file_id}/content", _on_item("open file", _render_content), "Download a file", None),
+    ("GET", "/v1/files/{file_id}/content", _on_item("open file", render_content), "Download a file", None),
     ("DELETE", "/v1/files/{file_id}", _on_item("delete file", _deleted), "Delete a file", None),
     ("GET", "/v1/batches", parse_list_batches, "List batches", None),
     ("GET", "/v1/batches/{batch_id}", _on_item("show batch", _batch), "Show one batch", BatchObject),

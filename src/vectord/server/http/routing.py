@@ -112,7 +112,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return bool(self.choices) and all(route.probe for route in self.routes)
 
     @cached_property
-    def _effective(self) -> frozenset[str]:
+    def effective(self) -> frozenset[str]:
         """The keys that can change the response of one of the products."""
         return frozenset().union(*(route.effective for route in self.routes))
 
@@ -129,7 +129,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             values = _top_level.decode(body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):  # no JSON object
             values = {}
-        keys = values.keys() & self._effective
+        keys = values.keys() & self.effective
         refusing: Choice | None = None
         for choice in self.choices:
             if choice.route.accepts(keys):

@@ -102,23 +102,23 @@ def _file(name: str, headers: Mapping[str, str]) -> Rendered:
 # --- what a key may see ---------------------------------------------------------------------------------------
 
 
-def _of_models(figures: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+def visible_models(figures: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
     """The figures without models that the viewer may not see."""
     if viewer.models is None:
         return figures
     return {**figures, "models": {name: sums for name, sums in figures["models"].items() if name in viewer.models}}
 
 
-def _visible_history(history: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+def visible_history(history: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
     last = history["last"]
     return {
         **history,
-        "steps": [_of_models(step, viewer) for step in history["steps"]],
-        "last": None if last is None else _of_models(last, viewer),
+        "steps": [visible_models(step, viewer) for step in history["steps"]],
+        "last": None if last is None else visible_models(last, viewer),
     }
 
 
-def _visible_requests(recent: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
+def visible_requests(recent: Mapping[str, Any], viewer: Viewer) -> Mapping[str, Any]:
     own = [each for each in recent["requests"] if viewer.admin or each["key"] == viewer.key]
     shown = []
     for each in own[:SHOWN_REQUESTS]:
@@ -129,7 +129,7 @@ def _visible_requests(recent: Mapping[str, Any], viewer: Viewer) -> Mapping[str,
 
 
 _VISIBLE: Mapping[FigurePart, Callable[[Mapping[str, Any], Viewer], Mapping[str, Any]]] = {
-    "live": _of_models,
-    "history": _visible_history,
-    "requests": _visible_requests,
+    "live": visible_models,
+    "history": visible_history,
+    "requests": visible_requests,
 }
