@@ -23,13 +23,12 @@ FILE = "router_config.json"
 TABLE = "SparseStaticEmbedding"
 WEIGHT = "weight"  # the tensor of the table, (V,)
 
+Entries = Sequence[Mapping[str, str]]  # of modules, as modules.json would list them
+
 _SUPPORTED = (
     f"supported are the routes query (a network, a StaticEmbedding or one {TABLE}) and document with a default of the "
     "two, and one route text or a default_route alone"
 )
-
-
-Entries = Sequence[Mapping[str, str]]  # of modules, as modules.json would list them
 
 
 def read_routes(path: Path) -> tuple[Entries, Entries, bool]:

@@ -188,28 +188,8 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
     prefix = next((each for each in _VISION if find_tensor(spec.weights, each + patches)), _VISION[0])
     _, (*_, side) = read_shape(spec, prefix + patches, 4)
     _, (positions, inner) = read_shape(spec, f"{prefix}embeddings.position_embedding.weight", 2)
-    tiling = None
-    if pages.tiles:
-        settings.one_of("do_image_splitting", (None, True))
-        (longest,), (size,) = (
-            read_sides(settings, key, {"longest_edge": most}, ("longest_edge",))
-            for key, most in (("size", 1456), ("max_image_size", 364))
-        )
-        tiling = Tiling(longest_edge=longest, side=size)
-    else:
-        settings.one_of("do_center_crop", (None, False))
-        size, width_pixels = read_sides(settings, "size", {"height": 224, "width": 224}, ("height", "width"))
-        if size != width_pixels:
-            raise ModelUnavailable(f"{settings.path}: size must be a square")
-    processor = ImageProcessor(
-        resize=(size, size),
-        resample=read_filter(settings, pages.resample),
-        crop=(size, size),
-        patch=side,
-        class_token=False,
-        merge=merge,
-        tiling=tiling,
-    )
+    processor = read_processor(settings, pages, side, merge)
+    size, _ = processor.crop
     if processor.rows != positions or isqrt(positions) ** 2 != positions or isqrt(positions) % merge:
         raise ModelUnavailable(
             f"{settings.path}: {size} pixels have {processor.rows} patches; those must be the network's {positions} "
@@ -237,6 +217,33 @@ def _images(folder: ModelFolder, spec: ModelSpec, whole: Settings, width: int) -
         dimensions=width,
         processor=processor,
         others=_TEXTS,
+    )
+
+
+def read_processor(settings: Settings, pages: Pages, patch: int, merge: int) -> ImageProcessor:
+    """Return how images are resized, and divided into tiles by a class that does. patch, merge: sides, in pixels and in
+    patches."""
+    tiling = None
+    if pages.tiles:
+        settings.one_of("do_image_splitting", (None, True))
+        (longest,), (side,) = (
+            read_sides(settings, key, {"longest_edge": most}, ("longest_edge",))
+            for key, most in (("size", 1456), ("max_image_size", 364))
+        )
+        tiling = Tiling(longest_edge=longest, side=side)
+    else:
+        settings.one_of("do_center_crop", (None, False))
+        side, width = read_sides(settings, "size", {"height": 224, "width": 224}, ("height", "width"))
+        if side != width:
+            raise ModelUnavailable(f"{settings.path}: size must be a square")
+    return ImageProcessor(
+        resize=(side, side),
+        resample=read_filter(settings, pages.resample),
+        crop=(side, side),
+        patch=patch,
+        class_token=False,
+        merge=merge,
+        tiling=tiling,
     )
 
 

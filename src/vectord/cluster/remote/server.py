@@ -120,7 +120,11 @@ class _FrontEndConnection(FrameConnection):
             "observe": self._observe,
         }
         if metrics is not None:  # otherwise no front-end asks for them
-            self._methods |= {"exposition": metrics.exposition, "figures": self._figures}
+
+            async def figures(part: FigurePart) -> dict[str, Any] | None:
+                return metrics.figures(part)
+
+            self._methods |= {"exposition": metrics.exposition, "figures": figures}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -166,9 +170,6 @@ class _FrontEndConnection(FrameConnection):
     async def _observe(self, reports: Sequence[Report]) -> None:
         for report in reports:
             self._record(report)
-
-    async def _figures(self, part: FigurePart) -> dict[str, Any] | None:
-        return None if self._server.metrics is None else self._server.metrics.figures(part)
 
     def _ended(self, number: int, n_bytes: int) -> None:
         del self._tasks[number]

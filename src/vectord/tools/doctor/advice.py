@@ -44,12 +44,12 @@ def advice(
             option = f"--{port.setting.replace('_', '-')}"
             problem = f"{port.host} port {port.port} is not available ({port.problem})"
             problems.append((problem, f"choose another {option}, or stop the program that uses it"))
-    hints = [*_device_hints(machine, config, installed, on_cpu=on_cpu), *_other_hints(machine, cache, config)]
+    hints = _hints(machine, cache, config, installed, on_cpu=on_cpu)
     return [Advice("problem", *one) for one in problems] + [Advice("hint", *one) for one in hints]
 
 
-def _device_hints(
-    machine: Machine, config: Config, installed: Sequence[str], *, on_cpu: bool
+def _hints(
+    machine: Machine, cache: Cache, config: Config, installed: Sequence[str], *, on_cpu: bool
 ) -> Iterator[tuple[str, str]]:
     threads = config.device.num_threads
     if machine.threads < machine.affinity:
@@ -75,9 +75,6 @@ def _device_hints(
             yield f"there is a {gpu.name}, but no torch", "install the extra torch (docs/gpu.md)"
         if config.device.device == "cpu":
             yield f"there is a {gpu.name}, but device is cpu", "--device cuda"
-
-
-def _other_hints(machine: Machine, cache: Cache, config: Config) -> Iterator[tuple[str, str]]:
     limit, cache_bytes = machine.memory_limit_bytes or machine.memory_bytes, config.engine.cache_bytes
     if limit is not None and cache_bytes > limit // 4:
         yield (
