@@ -15,7 +15,7 @@ ORDER = (
     "openai",
     "tei",
     "cohere",
-    "voyage",
+    "voyage",  # before Jina, whose /rerank requires fewer keys
     "jina",
     "vllm",
     "infinity",
