@@ -25,7 +25,6 @@ PERMITTED: Mapping[str, str] = {
     "open files are listed in /proc": "Linux",
     "tokie is used on Linux only": "Linux",
     "reads /proc": "Linux",
-    "a device of Linux": "Linux",
     "not glibc": "glibc",
     "no IPv6 here": "IPv6",
     "needs root": "root",
