@@ -389,6 +389,19 @@ def test_help_imports_no_large_library() -> None:
     )
 
 
+def test_a_model_begins_to_load_before_modules_that_only_the_server_needs() -> None:
+    """asyncio and ssl take 40 ms, in which the model can already compile."""
+    script = (
+        "import sys; from vectord.cli.main import run; from vectord.engine.models import opening\n"
+        "opening.load_ahead = lambda config: sys.exit(print(*sys.modules))\n"
+        "run(['serve'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=True, timeout=60)
+    loaded = set(ended.stdout.split())
+    assert "vectord.observability.logs" in loaded
+    assert loaded.isdisjoint({"asyncio", "ssl", "starlette", "tokenizers", "vectord.engine.engine"})
+
+
 # --- vectord key ----------------------------------------------------------------------------------------------
 
 

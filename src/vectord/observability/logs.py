@@ -6,7 +6,6 @@ request names its id, route, status, time, tokens and model: never a text, never
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -119,6 +118,8 @@ class RefusalLog:
             self._further[error] += 1
             return False
         self._further[error] = 0
+        import asyncio  # noqa: PLC0415 - not at start: a model should begin to load first
+
         asyncio.get_running_loop().call_later(1.0, self._write, error)
         return True
 

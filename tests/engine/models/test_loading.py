@@ -213,6 +213,18 @@ async def test_the_self_test_runs_one_text_alone_and_several_together():
     await engine.close()
 
 
+@pytest.mark.parametrize(("cosine", "state"), [(1.0, "ready"), (0.5, "failed")])
+async def test_the_self_test_compares_pairs_of_texts_with_their_known_cosine(cosine, state):
+    backend = FakeBackend(streams=2)
+    facts = replace(spec(), known_cosines=(("a text", "a text", cosine),))
+    engine = Engine([ModelSource("m", (), facts, lambda: (ByteEncoder(), [backend]))])
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    assert engine.readiness() == {"m": state}
+    assert state == "ready" or "1.000 that is known as 0.5" in str(engine.failure("m"))
+    await engine.close()
+
+
 async def test_a_model_runs_the_configured_warm_up_before_it_is_ready(caplog):
     """WARMUP_STEPS batches of WARMUP_BATCH_SIZE texts on each stream, each step logged as `warmup`."""
     caplog.set_level("INFO")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
 import stat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError, plain_reason
+
+if TYPE_CHECKING:  # imported for TLS only: at start, models should begin to load first
+    import ssl
 
 NO_ADDRESS = "--host {host!r} is not an address of this machine."
 
@@ -76,6 +78,8 @@ def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
     """None without TLS. Raises ConfigError, see `certificate_of`."""
     if certificate_of(config) is None:
         return None
+    import ssl  # noqa: PLC0415
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_certificate(config, context)
     return context
@@ -104,6 +108,8 @@ def certificate_of(config: ServerConfig) -> tuple[str, str] | None:
             open(file, "rb").close()  # noqa: PTH123
         except (OSError, ValueError) as problem:
             raise ConfigError(f"{option}: {file!r} cannot be read: {plain_reason(problem)}") from None
+    import ssl  # noqa: PLC0415
+
     try:
         # password="" prevents a prompt on the terminal for an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain_file, key_file, password="")
