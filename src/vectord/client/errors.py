@@ -95,8 +95,8 @@ class ServerFailed(ClientError):
     pass
 
 
-# Any other 4xx is a BadRequest, everything else ServerFailed. 502 comes from gateways, never from vectord. So does a 500
-# without vectord's fields: Ray's proxy sends it in place of 502, 503 and 504 when a node dies.
+# Any other 4xx is a BadRequest, everything else ServerFailed. 502 comes from gateways, never from vectord. So does a
+# 500 without vectord's fields: Ray's proxy sends it in place of 502, 503 and 504 when a node dies.
 STATUSES: Mapping[int, type[ClientError]] = MappingProxyType(
     {
         401: Unauthorized,
