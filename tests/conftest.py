@@ -3,9 +3,12 @@
 import logging
 import os
 import signal
+import ssl
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 
+import certifi
 import pytest
 from tests.programs import add_to_path
 from tests.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
@@ -16,7 +19,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # What a developer's shell sets for other programs, and what vectord or its libraries would obey.
 for name in [*os.environ]:
-    if name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR") or name.startswith(("HF_", "OTEL_", "TRANSFORMERS_", "VECTORD_")):
+    if name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "SSL_CERT_DIR", "SSL_CERT_FILE") or name.startswith(
+        ("HF_", "OTEL_", "TRANSFORMERS_", "VECTORD_")
+    ):
         del os.environ[name]
 
 add_to_path()
@@ -27,6 +32,13 @@ with suppress(ImportError):  # the environments of the clients have no hypothesi
     # With CI=true its examples are the same ones each time.
     settings.register_profile("vectord", deadline=None, max_examples=60)
     settings.load_profile("vectord")
+
+# httpx reads all authorities anew for each client and each single request: 40 ms of computation.
+_create_context = ssl.create_default_context
+_usual_authorities = cache(lambda: _create_context(cafile=certifi.where()))
+ssl.create_default_context = lambda *purpose, **options: (
+    _usual_authorities() if options == {"cafile": certifi.where()} else _create_context(*purpose, **options)
+)
 
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
