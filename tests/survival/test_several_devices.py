@@ -9,8 +9,9 @@ import httpx
 import numpy as np
 from tests.real_server import running
 
+from vectord import Embedder
+
 TEXTS = [f"{word} {n}" for n in range(12) for word in ("a short text", "another one that is somewhat longer than that")]
-TORCH = ("--backend", "torch", "--cache-bytes", "0")
 
 
 def vectors(url: str, texts: list[str]) -> np.ndarray:
@@ -20,9 +21,10 @@ def vectors(url: str, texts: list[str]) -> np.ndarray:
 
 def test_two_devices_answer_as_one_and_share_the_work(tmp_path: Path) -> None:
     """Vectors are equal, tokens differ by at most a fifth, and health, model facts and metrics report both."""
-    with running(tmp_path / "one", *TORCH, "--device", "cpu") as (url, _):
-        want = vectors(url, TEXTS)
-    with running(tmp_path / "two", *TORCH, "--device", "cpu,cpu") as (url, _):
+    with Embedder(backend="torch", device="cpu") as one:
+        want = one.embed(TEXTS)
+    options = ("--backend", "torch", "--device", "cpu,cpu", "--cache-bytes", "0")
+    with running(tmp_path / "log", *options) as (url, _):
         np.testing.assert_allclose(vectors(url, TEXTS), want, atol=1e-5)
         for text in TEXTS:
             vectors(url, [text])
