@@ -106,7 +106,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None  # by time.monotonic(); the response is useless later
     operator: bool = True  # the admin key, or anyone on a server without keys: learns why a model failed
     cache_salt: str = ""  # the request's TextOptions.cache_salt; set by the engine
-    alone: bool = False  # no other request is under way: the event loop may run a short text, which delays no other
 
 
 ANYONE = Caller()

@@ -26,6 +26,8 @@ from tests.models import MAX_TOKENS, WIDTH, write_bert
 from tokenizers import Tokenizer
 
 from vectord import Embedder
+from vectord.compute.backends.base import Answers, TokenBatch
+from vectord.compute.backends.fake import FakeBackend
 from vectord.config import DEFAULT_MODEL
 from vectord.engine.engine import Engine
 from vectord.engine.queue.admission import Speed
@@ -338,27 +340,50 @@ def test_threads_share_one_embedder(embedder: Embedder) -> None:
             np.testing.assert_allclose(vectors, embedder.embed(own), atol=1e-5)
 
 
-def test_a_call_beside_another_is_not_alone(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits in the queue, where concurrent calls form batches; the next one after both is alone again."""
-    began, meet, lone = threading.Event(), asyncio.Event(), list[bool]()
-    answer = Engine.answer
+def test_a_lone_call_runs_in_its_own_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call beside another waits in the queue, where concurrent calls form batches. The vectors are the same."""
+    threads, forward, gate, entered = list[int](), FakeBackend.forward, threading.Event(), threading.Event()
+    gate.set()
 
-    async def meeting(self: Engine, request: Request, caller: Caller) -> Result:
-        lone.append(caller.alone)
-        began.set()
-        if len(lone) > 1:
-            meet.set()
-        await meet.wait()
-        return await answer(self, request, caller)
+    def watched(self: FakeBackend, batch: TokenBatch, stream: int) -> Answers:
+        threads.append(threading.get_ident())
+        entered.set()
+        assert gate.wait(10)
+        return forward(self, batch, stream)
 
-    monkeypatch.setattr(Engine, "answer", meeting)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(embedder.embed, "first")
-        assert began.wait(10)
-        second = embedder.embed("second")
-        vectors = [first.result(), second, embedder.embed("third")]
-    assert lone == [True, False, True]
-    np.testing.assert_allclose(vectors, embedder.embed(["first", "second", "third"]), atol=1e-5)
+    with Embedder(str(folder), backend="fake", pooling="mean") as embedder, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(FakeBackend, "forward", watched)
+        options: dict[str, Any] = {"kind": "query", "dimensions": 8, "force_dimensions": True, "precision": "int8"}
+        lone = [embedder.embed("a"), embedder.embed(["a"]), embedder.embed("a", **options)]
+        assert threads == [threading.get_ident()] * 3
+        gate.clear(), entered.clear()
+        beside = pool.submit(asyncio.run, embedder.aembed("a"))
+        assert entered.wait(10)
+        threading.Timer(0.1, gate.set).start()
+        queued = [
+            embedder.embed("a"),
+            asyncio.run(embedder.aembed(["a"])),
+            asyncio.run(embedder.aembed("a", **options)),
+        ]
+        assert threads.count(threading.get_ident()) == 3
+        for one, other in zip([beside.result(), *lone], [lone[0], *queued], strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+
+
+def test_an_interrupt_ends_a_lone_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl+C reaches the main thread, which may be in the forward; the Embedder answers afterwards."""
+
+    def interrupted(self: FakeBackend, batch: TokenBatch, stream: int) -> Answers:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("not interrupted")
+
+    with Embedder(str(folder), backend="fake", pooling="mean") as embedder:
+        monkeypatch.setattr(FakeBackend, "forward", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            embedder.embed("a")
+        np.testing.assert_array_equal(embedder.embed("a"), asyncio.run(embedder.aembed("a")))
 
 
 async def test_calls_on_an_event_loop(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,7 +445,7 @@ def test_a_call_that_fails_after_the_engine_has_closed_returns(folder: Path, mon
 
     def call() -> None:
         with pytest.raises(ShuttingDown):
-            made.embed("a")
+            made.tokenize("a")
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
@@ -442,7 +467,7 @@ def test_an_embedder_that_closes_during_the_begin_of_a_call_refuses_it(
 
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit_late)
     with pytest.raises(ShuttingDown, match="closed"):
-        made.embed("a")
+        made.tokenize("a")
 
 
 def test_an_embedder_that_is_no_longer_used_closes(folder: Path) -> None:

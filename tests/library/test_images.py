@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def embedder(folder: Path) -> Iterator[Embedder]:
 
 
 def answer(embedder: Embedder, *inputs: Any, **options: Any) -> EmbedResult:
-    call = embedder._engine.answer(EmbedRequest(inputs=inputs, **options), library.CALLER)
-    result = embedder._run(call)
+    request = EmbedRequest(inputs=inputs, **options)
+    result = embedder._run(partial(embedder._engine.answer, request, library.CALLER))
     assert isinstance(result, EmbedResult)
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_query_that_fits_is_not_reported_as_cut(embedder: Embedder) -> None:
     """Alone, it may have more tokens than in the body of the template."""
     for query, is_cut in (("the quick fox", False), (LONG, True)):
         request = RerankRequest(query=query, passages=["a dog"], text=TextOptions(truncate=True))
-        result = embedder._run(embedder._engine.answer(request, library.CALLER))
+        result = embedder._run(partial(embedder._engine.answer, request, library.CALLER))
         assert isinstance(result, RerankResult) and result.query is not None
         assert result.query.truncated == is_cut == bool(result.usage.lengths.truncated)
 

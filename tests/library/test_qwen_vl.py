@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_pairs_of_texts_and_images(tmp_path: Path) -> None:
     with Embedder(str(folder), dtype="float32", offline=True, cache_bytes=2**20) as reranker:
         for query, documents, instruction in cases:
             request = RerankRequest(query=item(query), passages=[*map(item, documents)], instruction=instruction)
-            found = reranker._run(reranker._engine.answer(request, library.CALLER))
+            found = reranker._run(partial(reranker._engine.answer, request, library.CALLER))
             assert isinstance(found, RerankResult) and found.logits is not None
             want = [reference.logit(query, document, instruction or INSTRUCTION) for document in documents]
             np.testing.assert_allclose(found.logits, want, atol=1e-4)

@@ -39,7 +39,7 @@ from vectord.engine.models.registry import (
 )
 from vectord.engine.operations.classify import classify
 from vectord.engine.operations.documents import embed_documents
-from vectord.engine.operations.embed import DENSE, embed, similarity, space_of
+from vectord.engine.operations.embed import DENSE, DenseVectors, embed, embed_alone, similarity, space_of
 from vectord.engine.operations.multi import check_multi, in_turns, lane_of, placed, usage_together
 from vectord.engine.operations.rerank import method_of, rerank
 from vectord.engine.operations.task import EncoderPool, Task
@@ -124,6 +124,7 @@ WORK: Mapping[type[Request], Work] = {
 }
 EMBEDDING = frozenset({"embed", "documents"})  # operations whose results are vectors
 QUEUED = EMBEDDING | {"similarity", "rerank"}  # operations whose refusals are counted
+TOKEN_CHARACTERS = 5  # of a usual text's token
 REFUSED = frozenset({Overloaded.__name__, QueueTimedOut.__name__})
 MAX_FOREIGN_SENDERS = 1000  # clients that are remembered, so that each is logged once
 NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart it without that model first."
@@ -294,6 +295,25 @@ class Engine:
             if caller.operator:
                 raise
             raise error.without_reason() from None
+
+    def embed_alone(self, request: EmbedRequest) -> DenseVectors | None:
+        """The dense vectors of few texts, computed in the calling thread, which may be any. None: only `answer` can
+        give them, because the model has other work, is not loaded or caches, or the texts are long or unreadable.
+
+        Nothing is reported. The request has texts as `inputs`, and no other option than those of vectors and prompts.
+        """
+        try:
+            served = self._resolve(request, ANYONE)
+            if not isinstance(served, ServedModel) or request.outputs != DENSE:
+                return None
+            if (runner := served.reader_of(request.text).runner) is None:
+                return None
+            characters = sum(map(len, cast("Sequence[str]", request.inputs)))
+            if characters > TOKEN_CHARACTERS * runner.alone_tokens(DENSE, len(request.inputs)):
+                return None
+            return embed_alone(served, runner, request, forced=self._config.force_dimensions)
+        except VectordError:  # `answer` adds its place
+            return None
 
     async def check_busy(self, operation: Operation, caller: Caller) -> None:
         if caller.deadline_s is not None and passed(caller.deadline_s):

@@ -7,7 +7,6 @@ at once; their texts share batches.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
 import json
 import math
@@ -23,7 +22,20 @@ from importlib import import_module
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+)
 
 import msgspec
 import numpy as np
@@ -34,6 +46,7 @@ from vectord.engine.operations.postprocess import finish, in_precision
 from vectord.errors import ConfigError, InvalidField, ModelUnavailable, ShuttingDown, VectordError
 from vectord.housekeeping import Housekeeping
 from vectord.schema import (
+    COLBERT_ROWS,
     PDF,
     Caller,
     ClassifyRequest,
@@ -74,7 +87,7 @@ Array = npt.NDArray[Any]
 Advance = Callable[[int], None]
 
 CALLER = Caller(client="embedder", route="embedder")
-ALONE = replace(CALLER, alone=True)
+CHOICES = {"outputs": get_args(VectorKind), "kind": get_args(InputKind), "precision": get_args(Precision)}
 ARGUMENTS = {"inputs": "texts", "passages": "documents"}  # by the requests' fields, for errors
 TEXTS_PER_REQUEST, IMAGES_PER_REQUEST = 256, 16
 CONCURRENT_REQUESTS = 4
@@ -119,18 +132,27 @@ class Label:
     score: float
 
 
+class EmbedderCall(NamedTuple, Generic[T]):
+    """A call with checked arguments."""
+
+    run: Callable[[], Coroutine[Any, Any, T]]  # on the engine's event loop
+    run_alone: Callable[[], T | None] = lambda: None  # in the calling thread; None: only `run` can
+
+
 def _twins(
-    name: str, call: Callable[Concatenate[Embedder, P], Coroutine[Any, Any, T]]
+    name: str, call: Callable[Concatenate[Embedder, P], EmbedderCall[T]]
 ) -> tuple[Callable[Concatenate[Embedder, P], T], Callable[Concatenate[Embedder, P], Coroutine[Any, Any, T]]]:
-    """The method `name`, which waits for the coroutine of `call`, and its twin for asyncio, on any event loop."""
+    """The method `name`, which waits for the result of `call`, and its twin for asyncio, on any event loop."""
 
     @wraps(call)
     def blocking(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return self._run(call(self, *arguments, **options))
+        made = call(self, *arguments, **options)
+        found = None if self._calls or self._is_closed else made.run_alone()
+        return self._run(made.run) if found is None else found
 
     @wraps(call)
     async def awaitable(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
-        future = self._submit(call(self, *arguments, **options))
+        future = self._submit(call(self, *arguments, **options).run)
         try:
             return await asyncio.wrap_future(future)
         finally:
@@ -211,7 +233,7 @@ class Embedder:
         self._finalizer = weakref.finalize(self, _close_later, self._loop, self._thread, self._engine, self._calls)
         _at_exit(partial(_close_once, self._finalizer))
         try:
-            self._run(_start(self._engine))
+            self._run(partial(_start, self._engine))
         except BaseException:
             self.close()
             raise
@@ -270,7 +292,7 @@ class Embedder:
         colbert: Mapping[str, Any] | None = None,
         patches: bool = False,
         show_progress: bool | None = None,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> EmbedderCall[Any]:
         """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single text; else Embeddings.
 
         texts: of a model that reads images, also those: paths, the bytes of files, or Pillow's images. A PDF has a row
@@ -291,15 +313,12 @@ class Embedder:
         """
         several, is_single = _items(texts, "texts")
         kinds = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-        for name, given, choices in (
-            ("outputs", kinds or (None,), VectorKind),
-            ("kind", () if kind is None else (kind,), InputKind),
-            ("precision", (precision,), Precision),
-        ):
-            if not set(given) <= set(get_args(choices)):
-                raise InvalidField("{field} accepts only {choices}.", field=name, choices=", ".join(get_args(choices)))
+        chosen = [("precision", precision), *[("outputs", one) for one in kinds or (None,)]]
+        for name, value in chosen if kind is None else [*chosen, ("kind", kind)]:
+            if value not in CHOICES[name]:
+                raise InvalidField("{field} accepts only {choices}.", field=name, choices=", ".join(CHOICES[name]))
         try:
-            rows = msgspec.convert(colbert or {}, MultiVectorOptions)
+            rows = msgspec.convert(colbert, MultiVectorOptions) if colbert else COLBERT_ROWS
         except msgspec.ValidationError as error:
             raise InvalidField("{field}: {reason}", field="colbert", reason=str(error)) from None
         request = EmbedRequest(
@@ -315,8 +334,15 @@ class Embedder:
             patches=patches,
             waits=True,
         )
-        caller = CALLER if self._calls else ALONE
-        return self._vectors_of(several, request, caller, show_progress, is_single=is_single)
+        run = partial(self._vectors_of, several, request, show_progress, is_single=is_single)
+        if show_progress or not several or len(several) > TEXTS_PER_REQUEST or set(map(type, several)) != {str}:
+            return EmbedderCall(run)
+
+        def run_alone() -> Any:
+            dense = self._engine.embed_alone(replace(request, inputs=cast("list[str]", [*several])))
+            return None if dense is None else dense[precision][0] if is_single else dense[precision]
+
+        return EmbedderCall(run, run_alone)
 
     def _rerank(
         self,
@@ -328,7 +354,7 @@ class Embedder:
         method: RerankMethod | None = None,
         truncate: bool = True,
         instruction: str | None = None,
-    ) -> Coroutine[Any, Any, list[Ranked]]:
+    ) -> EmbedderCall[list[Ranked]]:
         """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared.
 
         query, documents: for a model that reads images, also those, as `texts` of `embed`, without PDFs.
@@ -346,7 +372,7 @@ class Embedder:
             raise InvalidField("{field} must be at least 0; got {given}.", field="top_k", given=top_k)
         text = TextOptions(truncate=truncate)
         request = RerankRequest(query="", passages=(), model=model, method=method, text=text, instruction=instruction)
-        return self._ranking_of(query, listed, request, top_k)
+        return EmbedderCall(partial(self._ranking_of, query, listed, request, top_k))
 
     embed, aembed = _twins("embed", _embed)
     rerank, arerank = _twins("rerank", _rerank)
@@ -359,7 +385,7 @@ class Embedder:
         if not inputs:
             return []
         request = ClassifyRequest(inputs=inputs, model=model, text=TextOptions(truncate=truncate))
-        result = cast("ClassifyResult", self._run(self._answer(request)))
+        result = cast("ClassifyResult", self._run(partial(self._answer, request)))
         logits = result.scores if result.logits is None else result.logits
         return [
             [Label(result.labels[i], float(row[i])) for i in best_first(row, row_of_logits)]
@@ -374,7 +400,7 @@ class Embedder:
         if not inputs:
             return []
         request = TokenizeRequest(inputs=inputs, model=model, add_special_tokens=add_special_tokens)
-        result = cast("TokenizeResult", self._run(self._answer(request)))
+        result = cast("TokenizeResult", self._run(partial(self._answer, request)))
         return [list(tokens) for tokens in result.tokens]
 
     @staticmethod
@@ -477,7 +503,6 @@ class Embedder:
         self,
         texts: Sequence[Item],
         request: EmbedRequest,
-        caller: Caller,
         show_progress: bool | None,
         *,
         is_single: bool,
@@ -501,7 +526,7 @@ class Embedder:
                 if not is_text:
                     inputs = await asyncio.to_thread(read_rows, texts, rows[start:stop])
                 try:
-                    result = await self._engine.answer(replace(request, inputs=inputs), caller)
+                    result = await self._engine.answer(replace(request, inputs=inputs), CALLER)
                 except VectordError as error:
                     if error.field != "inputs":
                         raise
@@ -512,13 +537,9 @@ class Embedder:
 
         starts = range(0, len(rows or texts), size)
         with _progress(len(texts), show_progress) as advance:
-            found = _joined(await together([part(start) for start in starts]), starts, request)
-        if any(row.page for row in rows):
-            found = dataclasses.replace(found, pages=rows)
-        if request.outputs != {"dense"}:
-            return found
-        assert found.dense is not None
-        return found.dense[0] if is_single and not found.pages else found.dense
+            found = await together([part(start) for start in starts])
+        pages = rows if any(row.page for row in rows) else ()
+        return _joined(found, starts, request, pages, is_single=is_single)
 
     async def _answer(self, request: ClassifyRequest | RerankRequest | TokenizeRequest) -> Result:
         try:
@@ -540,15 +561,20 @@ class Embedder:
         best = best_first(result.scores, result.logits)[:top_k].tolist()
         return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
 
-    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+    @property
+    def _is_closed(self) -> bool:
+        """Also after a fork, which has none of its parent's threads."""
+        return not self._finalizer.alive or not self._thread.is_alive()
+
+    def _submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         closed = ShuttingDown("This Embedder is closed, or was made before a fork of this process.")
-        if not self._finalizer.alive or not self._thread.is_alive():
-            call.close()
+        if self._is_closed:
             raise closed
+        made = call()
         try:
-            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            future = asyncio.run_coroutine_threadsafe(made, self._loop)
         except RuntimeError:  # another thread has closed the loop meanwhile
-            call.close()
+            made.close()
             raise closed from None
         self._calls.add(future)
         if not self._finalizer.alive:  # too late for `_close` to wait for it
@@ -557,7 +583,7 @@ class Embedder:
             raise closed
         return future
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         future = self._submit(call)
         try:
             return future.result()
@@ -642,13 +668,14 @@ def _strings(texts: object, name: str) -> list[str]:
 
 def _items(given: object, name: str) -> tuple[list[Item], bool]:
     """Texts and images as a list, and whether a single one was given. Images are not read yet."""
-    if isinstance(given, (str, *_images())):
+    if isinstance(given, str) or isinstance(given, _images()):  # noqa: SIM101 - most calls have texts
         return [cast("Item", given)], True
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         return [*_strings(given, name)], False  # which raises
     listed = given if isinstance(given, list) else list(given)
-    for index, item in enumerate(listed):
-        _check_item(item, name, index)
+    if set(map(type, listed)) != {str}:
+        for index, item in enumerate(listed):
+            _check_item(item, name, index)
     return listed, False
 
 
@@ -745,12 +772,27 @@ def _settings(**options: object) -> dict[str, Any]:
     return read
 
 
-def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedRequest) -> Embeddings:
+def _joined(
+    parts: Sequence[EmbedResult],
+    starts: Sequence[int],
+    request: EmbedRequest,
+    pages: Sequence[InputPage] = (),
+    *,
+    is_single: bool,
+) -> Any:
+    """What `embed` returns for the results of its requests. starts: of each, its first text's place."""
+    (precision,) = request.precisions
+    dense = None
+    if "dense" in request.outputs:
+        each = [part.dense[precision] for part in parts]
+        dense = each[0] if len(each) == 1 else np.concatenate(each)
+        if len(request.outputs) == 1:
+            return dense[0] if is_single and not pages else dense
+
     def chained(name: str) -> Any:
         lists = [getattr(part, name) for part in parts]
         return None if None in lists else list(chain.from_iterable(lists))
 
-    (precision,) = request.precisions
     truncated = [
         start + i
         for start, part in zip(starts, parts, strict=True)
@@ -759,7 +801,8 @@ def _joined(parts: Sequence[EmbedResult], starts: Sequence[int], request: EmbedR
     return Embeddings(
         model=parts[0].model,
         fingerprint=parts[0].fingerprint,
-        dense=np.concatenate([part.dense[precision] for part in parts]) if "dense" in request.outputs else None,
+        pages=pages,
+        dense=dense,
         sparse=chained("sparse"),
         colbert=chained("colbert"),
         muvera=None if parts[0].muvera is None else np.concatenate([part.muvera for part in parts]),

@@ -188,37 +188,71 @@ async def test_a_quick_batch_does_not_wait_for_busy_streams():
 
 
 @pytest.mark.parametrize(
-    ("alone", "count", "tokens", "device", "is_here"),
+    ("count", "tokens", "facts", "runs"),
     [
-        (True, 1, ALONE_TOKENS, "cpu", True),
-        (False, 1, 2, "cpu", False),
-        (True, 2, 2, "cpu", False),
-        (True, 1, ALONE_TOKENS + 1, "cpu", False),
-        (True, 1, 2, "cuda:0", False),  # a GPU may hang
+        (1, ALONE_TOKENS, {}, True),
+        (1, ALONE_TOKENS + 1, {}, False),
+        (2, 2, {}, False),  # they are for a batch
+        (1, 2, {"device": "cuda:0"}, False),  # a GPU may hang
+        (3, 30, {"quick_tokens": 90}, True),
+        (3, 31, {"quick_tokens": 90}, False),
+        (3, 30, {"quick_tokens": 90, "max_batch_texts": 2}, False),
     ],
 )
-async def test_a_short_text_of_a_lone_caller_runs_without_another_thread(alone, count, tokens, device, is_here):
-    """The way to a thread and back takes as long as a tenth of a small model's forward. It may use the whole device."""
+async def test_few_tokens_may_run_in_a_callers_thread(count, tokens, facts, runs):
+    """The way to other threads and back takes as long as a tenth of a small model's forward. A lone text may use the
+    whole device."""
     threads: list[int] = []
-    backend = FakeBackend(device=device, fail=lambda batch: threads.append(threading.get_ident()))
+    backend = FakeBackend(fail=lambda batch: threads.append(threading.get_ident()), **facts)
     async with running(backend) as runner:
-        await runner.run(Texts.of([text("x" * tokens)] * count), runner.kinds, Caller(alone=alone))
-    assert [thread == threading.get_ident() for thread in threads] == [is_here]
-    assert [batch.alone for batch in backend.batches] == [count == 1]
+        ran = runner.run_alone(Texts.of([text("x" * tokens)] * count), runner.kinds)
+    assert threads == [threading.get_ident()] * runs
+    assert [batch.alone for batch in backend.batches] == [count == 1] * runs
+    if ran is not None:
+        np.testing.assert_array_equal(ran.rows("dense"), [expected_row("x" * tokens)] * count)
 
 
-async def test_a_text_of_a_lone_caller_waits_for_a_busy_device():
-    """Such as for the forward of a call that was cancelled: two threads never share a stream."""
+async def test_a_callers_thread_leaves_cached_and_failed_texts_to_the_queue():
+    """There the cache answers, and the text that failed gets its error."""
     backend = FakeBackend()
+    async with running(backend, AnswerCache(2**20)) as runner:
+        assert runner.run_alone(Texts.of([text("ab")]), runner.kinds) is None
+    backend.poison = ids_of("!")[0]
+    async with running(backend) as runner:
+        assert runner.run_alone(Texts.of([text("!")]), runner.kinds) is None
+    assert backend.texts_run() == ["!"]
+
+
+async def test_a_callers_thread_and_the_queue_never_share_a_stream():
+    """A busy device runs no caller's text, and the other way round. Closing waits for both."""
+    backend, lone = FakeBackend(), Texts.of([text("lone")])
     async with running(backend) as runner:
         close_gate(backend)
-        blocker = run(runner, text("blocker"))
+        queued = run(runner, text("queued"))
         await entered(backend)
-        lone = asyncio.create_task(runner.run(Texts.of([text("ab")]), runner.kinds, Caller(alone=True)))
-        await settle()
-        assert runner.worker.queued() == (1, 2)
+        assert runner.run_alone(lone, runner.kinds) is None
         backend.gate.set()
-        await asyncio.wait_for(asyncio.gather(blocker, lone), 10)
+        await queued
+        close_gate(backend)
+        calling = asyncio.create_task(asyncio.to_thread(runner.run_alone, lone, runner.kinds))
+        await entered(backend)
+        assert runner.run_alone(lone, runner.kinds) is None
+        queued = run(runner, text("after"))
+        await settle()
+        assert backend.texts_run() == ["queued", "lone"]
+        backend.gate.set()
+        await asyncio.wait_for(asyncio.gather(calling, queued), 10)
+        close_gate(backend)
+        calling = asyncio.create_task(asyncio.to_thread(runner.run_alone, lone, runner.kinds))
+        await entered(backend)
+        runner.stop()
+        assert not runner.close(0.01)
+        assert not backend.closed
+        backend.gate.set()
+        await calling
+        assert runner.close(10)
+        assert backend.closed
+        assert runner.run_alone(lone, runner.kinds) is None
 
 
 async def test_a_quick_batch_respects_the_operators_limit():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -49,6 +49,7 @@ from vectord.text.sequence import Encoder, ReadRequest, Texts
 
 T = TypeVar("T")
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
+DenseVectors: TypeAlias = Mapping[Precision, npt.NDArray[np.generic]]  # (N, D) each
 MAX_PAGES = 100  # of a request: a page has a thousand rows or more, which stay in memory until its answer
 # One text is pooled at a time, because of the memory that this takes.
 _multivectors = ThreadPoolExecutor(1, thread_name_prefix="vectord-multivectors")
@@ -58,7 +59,7 @@ OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their sc
 async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> EmbedResult:
     """All requested vectors. Each model of a composite reads each text once; without `outputs`, no model is loaded."""
     parts = target.parts(request.outputs)
-    _check(parts, request, task)
+    _check(parts, request, forced=task.force_dimensions)
     task.check_count("inputs", len(request.inputs))
     if request.has_only_texts or not any(isinstance(one, Media) and one.has_pages for one in request.inputs):
         return await _embed(target, parts, request, task)
@@ -94,10 +95,9 @@ async def _embed(
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
-    dense: Mapping[Precision, npt.NDArray[np.generic]] = {}
+    dense: DenseVectors = {}
     if "dense" in sources:
-        cut = target.lead.spec.truncate_dim if request.dimensions is None else request.dimensions
-        rows = made[sources["dense"]].ran.rows("dense")[:, :cut]
+        rows = _cut(made[sources["dense"]].ran, target.lead.spec, request)
         finish = partial(postprocess.in_precisions, rows, None, request.normalize, request.precisions)
         # A front-end that has tokenized the texts makes the vectors of the rows, too: see `finished`.
         dense = {"float": rows} if task.tokenized is not None else await compute(rows.size, finish)
@@ -123,6 +123,21 @@ async def _embed(
         limits={name: vectors.spec.max_tokens for name, vectors in made.items()},
         failures={index: error for vectors in made.values() for index, error in vectors.ran.failures.items()},
     )
+
+
+def embed_alone(
+    served: ServedModel, runner: ModelRunner, request: EmbedRequest, *, forced: bool
+) -> DenseVectors | None:
+    """The dense vectors of texts, computed in the calling thread. None: see Worker.run_alone. forced: dimensions."""
+    _check(served.parts(DENSE), request, forced=forced)
+    texts = runner.encoder.read(request_of(runner, request.inputs, request.text))
+    if (ran := runner.run_alone(texts, DENSE)) is None:
+        return None
+    return postprocess.in_precisions(_cut(ran, served.spec, request), None, request.normalize, request.precisions)
+
+
+def _cut(ran: RunResult, spec: ModelSpec, request: EmbedRequest) -> Float32:
+    return ran.rows("dense")[:, : spec.truncate_dim if request.dimensions is None else request.dimensions]
 
 
 async def finished(result: Result, request: Request) -> Result:
@@ -224,7 +239,7 @@ def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> N
         )
 
 
-def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest, task: Task) -> None:
+def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest, *, forced: bool) -> None:
     if request.dimensions is not None and "dense" not in request.outputs:
         raise InvalidField("{field} applies to dense vectors only.", field="dimensions")
     if request.precisions != ("float",) and "dense" not in request.outputs:
@@ -244,7 +259,7 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
         if "colbert" in kinds and (request.colbert != COLBERT_ROWS or request.patches):
             check_multivectors(served.spec, request)
         if "dense" in kinds:
-            check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or task.force_dimensions)
+            check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions or forced)
 
 
 async def vectors_by(

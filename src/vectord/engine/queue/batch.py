@@ -114,10 +114,10 @@ class Batch(msgspec.Struct, frozen=True):
     under_load: bool  # more texts were queued: its duration measures the device's speed
 
 
-def unscheduled_batch(items: Sequence[Item]) -> Batch:
+def unscheduled_batch(items: Sequence[Item], *, alone: bool = False) -> Batch:
     """A batch that the scheduler did not make: its duration is no measure of the device's speed."""
     texts, tokens = sum(map(len, items)), sum(item.tokens for item in items)
-    return Batch(items, texts, tokens, alone=False, under_load=False)
+    return Batch(items, texts, tokens, alone=alone, under_load=False)
 
 
 class Job:

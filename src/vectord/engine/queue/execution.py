@@ -13,6 +13,7 @@ reads.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -45,7 +46,8 @@ class Execution:
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
-        """The replies to all texts, in order. Raises nothing, not even a SystemExit of the operator's own class."""
+        """The replies to all texts, in order. Raises nothing, not even a SystemExit of the operator's own class; in the
+        main thread, which runs lone texts of the library, KeyboardInterrupt."""
         return self._run(batch.items, stream, batch.alone)
 
     def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
@@ -62,6 +64,8 @@ class Execution:
             logger.warning("out of memory with %d texts: trying halves", texts)
             parts: Sequence[Sequence[Item]] = _halves(items, texts // 2)
         except BaseException as cause:  # the device's library may raise anything
+            if isinstance(cause, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             if texts == 1:
                 logger.error("a text of %d tokens failed", items[0].tokens, exc_info=cause)
                 return [(items[0], _failure(InferenceFailed("The model failed on this text."), cause))]

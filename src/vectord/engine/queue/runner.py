@@ -38,7 +38,7 @@ logger = GuardedLogger(logging.getLogger("vectord.engine"))
 
 CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a running forward or a compiling backend
 WATCH_S = 1.0  # the longest time between two checks for hung forwards
-ALONE_TOKENS = 64  # of a text that the event loop runs for `Caller.alone`; the way to a thread and back takes 0.2 ms
+ALONE_TOKENS = 64  # of a text that a caller's thread may run: other texts wait for it, and it has no timeout
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -225,6 +225,22 @@ class ModelRunner:
             device=self.facts.device,
         )
 
+    def alone_tokens(self, kinds: frozenset[AnswerKind], texts: int) -> int:
+        """How many tokens of so many texts `run_alone` may run now; 0: none. Any thread."""
+        if self.facts.device != "cpu" or kinds <= self._cache.kinds or not self.worker.is_idle:
+            return 0
+        if self._max_batch_texts is not None and texts > self._max_batch_texts:
+            return 0
+        quick_tokens = min(self.facts.quick_tokens, self.facts.max_batch_tokens)
+        return max(quick_tokens, ALONE_TOKENS) if texts == 1 else quick_tokens
+
+    def run_alone(self, texts: Texts, kinds: frozenset[AnswerKind]) -> RunResult | None:
+        """See Worker.run_alone. Neither cached nor reported."""
+        if len(texts.ids) > self.alone_tokens(kinds, len(texts)):
+            return None
+        answers = self.worker.run_alone(Item(texts, kinds, "", "interactive"))
+        return None if answers is None else RunResult(answers, device=self.facts.device)
+
     def stop(self) -> None:
         """Run nothing more; waiting requests fail with Unavailable."""
         self._stopped = True
@@ -267,8 +283,6 @@ class ModelRunner:
         count = job.count if places is None else len(places)
         request = None if self._joins_requests else job
         quick_tokens, most_texts = min(self.facts.quick_tokens, self.facts.max_batch_tokens), self._max_batch_texts
-        if job.caller.alone and count == 1 and self.facts.device == "cpu" and self.worker.is_idle:
-            quick_tokens = max(quick_tokens, ALONE_TOKENS)
         for start in range(0, count, TEXTS_PER_STEP):
             if start:
                 await asyncio.sleep(0)

@@ -16,6 +16,7 @@ and all later ones fail.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from asyncio import AbstractEventLoop
@@ -26,7 +27,7 @@ from weakref import WeakSet
 import msgspec
 from msgspec.structs import replace
 
-from vectord.engine.queue.batch import Batch, Item, unscheduled_batch
+from vectord.engine.queue.batch import Answers, Batch, Item, unscheduled_batch
 from vectord.engine.queue.devices import Device, Devices, DeviceStream, Reservation, Reservations, RunningBatch
 from vectord.engine.queue.execution import Reply
 from vectord.engine.queue.scheduler import Scheduler
@@ -51,7 +52,8 @@ class BatchOutcome(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """Runs one model's queue on its devices. Every public method is called from the event loop."""
+    """Runs one model's queue on its devices. Every public method but `run_alone` and `is_idle` is called from the event
+    loop."""
 
     def __init__(
         self,
@@ -77,7 +79,9 @@ class Worker:
         self._forward_timeout_s = forward_timeout_s
         self._reservations = Reservations()
         self._stopping = False
+        self._pid = os.getpid()
         self._threads: dict[DeviceStream, threading.Thread] = {}
+        self._locks = {stream: threading.Lock() for stream in self._devices.all_streams}  # held during a forward
         self._hung_threads: list[tuple[Device, threading.Thread]] = []
         self._housekeeping = Housekeeping(f"freeing the memory of {name}")
 
@@ -90,9 +94,13 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """There is one device, which runs nothing, and no text is queued: until `put`, no thread takes a batch."""
-        with self._condition:
-            return len(self._devices.all) == 1 and not self.queued_tokens() and self._devices.is_idle
+        """The one device is ready and runs nothing, and no text is queued. Without the lock: at some moment."""
+        return (
+            len(self._devices.all) == 1
+            and not self.queued_tokens()
+            and self._devices.is_idle
+            and not (self._stopping or self.stalled or self._locks[self._devices.all_streams[0]].locked())
+        )
 
     @property
     def living_streams(self) -> int:
@@ -116,11 +124,22 @@ class Worker:
                 self._fail_unserved()
 
     def run_now(self, item: Item) -> None:
-        """Run the item in the calling thread and deliver the replies: for a quick forward, or an idle device."""
+        """Run the item on the event loop and deliver the replies: for a quick forward."""
         device, started_s = self._devices.all[0], self.now_s()
-        batch = Batch([item], len(item), item.tokens, alone=len(item) == 1, under_load=False)
+        batch = unscheduled_batch([item], alone=len(item) == 1)
         replies = device.execution.run(batch, 0)
         self._deliver(BatchOutcome(batch, replies, started_s, started_s, self.now_s(), device))
+
+    def run_alone(self, item: Item) -> Answers | None:
+        """The answers, computed in the calling thread, which may be any. None: the item has to wait in the queue, or a
+        text failed. Threads of the queue wait meanwhile. Has no timeout."""
+        stream = self._devices.all_streams[0]
+        with self._locks[stream]:
+            if self._stopping:
+                return None
+            replies = stream.device.execution.run(unscheduled_batch([item], alone=len(item) == 1), stream.number)
+        _, answers = replies[0]
+        return None if len(replies) > 1 or isinstance(answers, InferenceFailed) else answers
 
     def put_on(self, device: int, items: Sequence[Item]) -> None:
         """Run these as one batch on that device, without a retry on another."""
@@ -182,15 +201,24 @@ class Worker:
         threads = [*self._threads.values(), *(thread for _, thread in self._hung_threads)]
         for thread in threads:
             thread.join(max(0.0, deadline_s - self.now_s()))
-        return not any(thread.is_alive() for thread in threads)
+        if any(thread.is_alive() for thread in threads):
+            return False
+        lock = self._locks[self._devices.all_streams[0]]  # a caller's thread may hold it
+        if has_ended := lock.acquire(timeout=max(0.0, deadline_s - self.now_s())):
+            lock.release()
+        return has_ended
 
     def end_at_exit(self) -> None:
         """Blocks until no thread is in native code any more, except for hung ones. Called on the main thread."""
-        # In a fork, no thread of its parent lives, and one may have held the lock.
-        if any(one.is_alive() for one in self._threads.values()):
-            self.stop()
-        for one in set(self._threads.values()).difference(thread for _, thread in self._hung_threads):
-            one.join()
+        if os.getpid() != self._pid:  # in a fork, no thread of its parent lives, and one may have held a lock
+            return
+        self.stop()
+        hung = [thread for _, thread in self._hung_threads]
+        for stream, thread in self._threads.items():
+            if thread not in hung:
+                thread.join()
+                with self._locks[stream]:  # a caller's thread may run a text
+                    pass
 
     def give_up_hung(self) -> None:
         """Fail the batches that have run for longer than forward_timeout_s, and replace their threads.
@@ -236,12 +264,14 @@ class Worker:
                 self._lose([stream])
                 return
             with self._condition:
+                self._locks[stream] = threading.Lock()  # the hung forward holds the other one
                 self._devices.renewed(stream)
                 self._condition.notify_all()  # another device may be next now
                 self._report_states()
         ended_s = self.now_s()
         while (running := self._next_batch(stream, ended_s)) is not None:
-            replies = stream.device.execution.run(running.batch, stream.number)
+            with self._locks[stream]:
+                replies = stream.device.execution.run(running.batch, stream.number)
             ended_s = self.now_s()
             with self._condition:
                 if not self._devices.ended(running):
