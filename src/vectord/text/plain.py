@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import chain
 from typing import Any, cast
 
 import msgspec
@@ -114,7 +114,7 @@ class PlainTokenizer:
     def _fast_encodings(
         self, found: Sequence[Int32 | None], sources: Sequence[Source], *, specials: bool
     ) -> Iterator[Encoding | FastEncoding]:
-        groups = _groups(list(compress(sources, (ids is None for ids in found))))
+        groups = _groups([source for source, ids in zip(sources, found, strict=True) if ids is None])
         run = self.tokenizer.encode_batch_fast
         others = chain.from_iterable(_encoded(run, group, specials) for group in groups)
         framed = specials and any(self.frame.specials)

@@ -237,7 +237,9 @@ class TextEncoder:
         """Raises Untokenizable for the first text with unknown ids."""
         kept = [len(one.ids) for one in read]
         stops = [*accumulate(kept, initial=0)]
-        if any(isinstance(one.ids, np.ndarray) for one in read):  # iterating over one takes 0.2 us a token
+        if len(read) == 1:
+            ids = np.asarray(read[0].ids, np.int32)
+        elif any(isinstance(one.ids, np.ndarray) for one in read):  # iterating over one takes 0.2 us a token
             ids = np.concatenate([one.ids for one in read], dtype=np.int32, casting="unsafe")
         else:
             ids = np.fromiter(chain.from_iterable([one.ids for one in read]), np.int32, stops[-1])

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -147,8 +147,8 @@ class FastWordPiece:
 
 def _read(library: Any, texts: Sequence[str]) -> list[Int32]:
     ids, lengths = library.encode_batch_flat(texts, add_special_tokens=False)
-    ids, stops = ids.view(np.int32), np.cumsum(lengths, dtype=np.int64).tolist()
-    return [ids[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+    ids = ids.view(np.int32)
+    return [ids[start:stop] for start, stop in pairwise(accumulate(lengths.tolist(), initial=0))]
 
 
 def _is_known(tokenizer: Tokenizer, path: Path) -> bool:

@@ -70,14 +70,14 @@ class StaticBackend(Backend):
         counts = stops - starts
         if self._unknown_id is not None:
             unknown = texts.ids == self._unknown_id  # (T,)
-            if unknown.any():
+            if np.count_nonzero(unknown):  # `any` takes several times as long for few
                 part[unknown] = 0
                 sums = np.cumsum(np.append(0, unknown))
                 counts = counts - (sums[stops] - sums[starts])
         vectors = np.empty((len(counts), part.shape[1]), np.float32)
         for vector, start, stop in zip(vectors, starts.tolist(), stops.tolist(), strict=True):
             np.add.reduce(part[start:stop], axis=0, out=vector)  # reduceat and one sparse product are slower
-        vectors /= np.maximum(counts, 1)[:, None].astype(np.float32)
+        vectors /= np.maximum(counts, 1, dtype=np.float32)[:, None]
         if self._bend:
             alpha, beta, bias = self._bend
             vectors = beta * np.tanh(alpha * vectors + bias)

@@ -12,6 +12,7 @@ from vectord.checkpoints.spec import ScoreActivation
 from vectord.schema import Float32, Precision, ScoreKind, Sparse
 
 _PROBABILITIES = frozenset({"sigmoid", "softmax"})
+SMALLEST = np.finfo(np.float64).tiny  # below the length of any row but zeros
 INT8_RANGE = 6.0  # int8 covers 6 times the spread of a unit vector's numbers, 1 / sqrt(D)
 
 
@@ -27,8 +28,7 @@ def finish(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
         return np.ascontiguousarray(kept)
     wide = kept.astype(np.float64)
     norms = np.sqrt(np.einsum("nd,nd->n", wide, wide))  # (N,)
-    norms[norms == 0] = 1.0
-    wide /= norms[:, None]
+    wide /= np.maximum(norms, SMALLEST)[:, None]
     unit: Float32 = wide.astype(np.float32)
     return unit
 

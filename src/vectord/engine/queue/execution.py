@@ -189,7 +189,7 @@ def whole_numbers(rows: Float32) -> Float32:
 
 
 def _is_finite(numbers: Float32) -> bool:
-    return bool(np.isfinite(numbers).all())
+    return bool(np.count_nonzero(np.isfinite(numbers)) == numbers.size)  # `all` takes longer for one text
 
 
 def _failure(error: InferenceFailed, cause: BaseException) -> InferenceFailed:
