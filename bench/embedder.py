@@ -1,6 +1,6 @@
 """`vectord.Embedder` with one text a call, as a library's user waits for it. A child process.
 
-The text passes the calling thread, the event loop's and the device's, and the same way back.
+Nothing else runs, so the calling thread does all of it (Engine.embed_alone).
 """
 
 from __future__ import annotations
