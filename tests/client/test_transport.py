@@ -98,7 +98,8 @@ def test_a_temporary_failure_is_retried(fault):
 @pytest.mark.parametrize("status", [307, 400, 401, 403, 404, 412, 413, 422, 500, 504])
 def test_a_permanent_failure_is_not_retried(status):
     """Other 4xx statuses, and failures of the server; a redirect is not followed with the key."""
-    server = FakeServer([httpx.Response(status, headers={"location": "http://elsewhere/"})])
+    told = {"error": {"message": "failed"}}  # a 500 without it comes from a proxy
+    server = FakeServer([httpx.Response(status, headers={"location": "http://elsewhere/"}, json=told)])
     with pytest.raises(errors.ClientError) as failed:
         send(server, api_key="secret")
     assert (failed.value.status, len(server.requests)) == (status, 1)
