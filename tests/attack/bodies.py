@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import zstandard
 from tests.attack.target import Attempt, Target
 
-TEN_THOUSAND = 10_000
+HUNDRED_THOUSAND = 100_000
 SHORT = {"dimensions": 1, "force_dimensions": True}  # responses of one number each
 
 
@@ -36,9 +36,9 @@ INPUTS: dict[str, tuple[object, int, int]] = {
     "unsorted combining marks": ("a" + "\u0316\u0301" * 64_000, 200, 200),
     "NUL": ("a\0b", 200, 200),
     "control characters": ("".join(map(chr, range(32))), 200, 200),
-    "10,000 tiny inputs": (["a"] * TEN_THOUSAND, 200, 200),
-    "10,001 tiny inputs": (["a"] * (TEN_THOUSAND + 1), 400, 422),
-    "10,001 tiny images": ([{"image": "AAAA"}] * (TEN_THOUSAND + 1), 400, 422),
+    "100,000 tiny inputs": (["a"] * HUNDRED_THOUSAND, 200, 200),
+    "100,001 tiny inputs": (["a"] * (HUNDRED_THOUSAND + 1), 400, 422),
+    "100,001 tiny images": ([{"image": "AAAA"}] * (HUNDRED_THOUSAND + 1), 400, 422),
     "token id out of range": ([101, 30_522, 102], 400, 422),
     "negative token id": ([101, -1, 102], 400, 422),
     "huge token id": ([10**30], 400, 422),

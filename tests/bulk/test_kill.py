@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.real_server import running
 
-ROWS = 8_000
-KILLS = 2
+ROWS = 20_000
+KILLS = 3
 PATIENCE_S = 60.0
 
 
@@ -62,7 +62,7 @@ def test_no_row_is_lost_or_duplicated(
     folder = tmp_path / f"{out}.parts"
     chance = random.Random(f"{where} {out}")
     for _ in range(KILLS):
-        kill_after(words, folder, chance.randrange(1, 6))
+        kill_after(words, folder, chance.randrange(1, 10))
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     summary = json.loads(done.stdout)
     assert summary["rows"] == ROWS

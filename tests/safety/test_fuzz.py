@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.safety.parsers import PARSERS, Parser, feed
 
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "20"))  # for a parser with one share
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "40"))  # for a parser with one share
 
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)

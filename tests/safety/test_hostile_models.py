@@ -10,8 +10,10 @@ import os
 import pickle
 import re
 import resource
+import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,9 +48,32 @@ def bare_pickle(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(folder / MARK)))
 
 
-def module_above(folder: Path) -> None:
-    kind = "sentence_transformers.models.Transformer"
-    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "../..", "type": kind}]))
+def zipped_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+        archive.writestr("m/data.pkl", pickle.dumps(Payload(folder / MARK), protocol=2))
+
+
+def zip_bomb(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m/data.pkl", bytes(2**28))
+
+
+def shard_elsewhere(name: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+        change(folder, "model.safetensors.index.json", weight_map={"embeddings": name.format(outside=folder.parent)})
+
+    return spoil
+
+
+def module_elsewhere(path: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        kind = "sentence_transformers.models.Transformer"
+        (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": path, "type": kind}]))
+
+    return spoil
 
 
 def linked_to_secret(name: str) -> Callable[[Path], None]:
@@ -59,6 +84,15 @@ def linked_to_secret(name: str) -> Callable[[Path], None]:
         (folder / name).symlink_to(secret)
 
     return spoil
+
+
+def weights(data: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / "model.safetensors").write_bytes(data) and None
+
+
+def cut_off(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100_000])
 
 
 def endless(name: str) -> Callable[[Path], None]:
@@ -74,11 +108,22 @@ def endless(name: str) -> Callable[[Path], None]:
 
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pickle that calls a shell": (bare_pickle, "pytorch_model.bin"),
-    "a module above the folder": (module_above, "leads out of the folder"),
+    "such a pickle in torch's zip": (zipped_pickle, "pytorch_model.bin"),
+    "a zip bomb": (zip_bomb, "compressed"),
+    "a shard above the folder": (shard_elsewhere("../model.safetensors"), "weight_map may only name"),
+    "a shard at an absolute path": (shard_elsewhere("{outside}/model.safetensors"), "weight_map may only name"),
+    "a module above the folder": (module_elsewhere("../.."), "leads out of the folder"),
+    "a module at an absolute path": (module_elsewhere("/etc"), "leads out of the folder"),
+    "weights linked to a secret": (linked_to_secret("model.safetensors"), "model.safetensors"),
     "config.json linked to a secret": (linked_to_secret("config.json"), "config.json"),
     "tokenizer.json linked to a secret": (linked_to_secret("tokenizer.json"), "tokenizer.json"),
     "a tokenizer without end": (endless("tokenizer.json"), "no tokenizer.json"),
     "weights without end": (endless("model.safetensors"), "no model.safetensors"),
+    "a header of 2**63 bytes": (weights(struct.pack("<Q", 2**63) + b"{}"), "the limit is"),
+    "a header longer than its file": (weights(struct.pack("<Q", 99_999_999) + b"{}"), "cut off inside its header"),
+    "weights cut off": (cut_off, "incomplete|cut off"),
+    "weights of another shape": (lambda folder: change(folder, "config.json", hidden_size=768), "by config.json"),
+    "more words than rows": (lambda folder: change(folder, "config.json", vocab_size=31_000), "by config.json"),
     "a billion layers": (lambda folder: change(folder, "config.json", num_hidden_layers=10**9), "."),
 }
 

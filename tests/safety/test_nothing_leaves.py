@@ -126,7 +126,8 @@ def test_every_kind_of_model_contacts_no_host(tmp_path: Path) -> None:
 
 
 @needs_namespaces
-def test_transformers_contacts_no_host(tmp_path: Path) -> None:
-    """Though it queries the hub for unknown names. Of torch, which it imports, nothing leaves either."""
-    code = SERVES.replace('"--admin-key", "operator"', '"--backend", "transformers"')
+@pytest.mark.parametrize("backend", ["torch", "transformers"])
+def test_other_backends_contact_no_host(backend: str, tmp_path: Path) -> None:
+    """Both are checked because transformers queries the hub for unknown names."""
+    code = SERVES.replace('"--admin-key", "operator"', f'"--backend", "{backend}"')
     assert run_walled(code, [str(tmp_path), DEFAULT_MODEL], tmp_path / "seen") == (0, "")

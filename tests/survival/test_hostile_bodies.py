@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from tests.attack.bodies import BODIES, INPUTS, TEN_THOUSAND, openai_body, tei_body, vectord_body
+from tests.attack.bodies import BODIES, HUNDRED_THOUSAND, INPUTS, openai_body, tei_body, vectord_body
 from tests.real_server import running
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that allows 10,000 inputs per request, so that small inputs run instead of being rejected."""
+    """A server that allows 100,000 inputs per request, so that small inputs run instead of being rejected."""
     log = tmp_path_factory.mktemp("hostile") / "log"
-    options = ("--max-client-batch-size", str(TEN_THOUSAND), "--max-queue-wait-s", "600")
+    options = ("--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600")
     with running(log, *options) as (url, _):
         yield url
 
