@@ -312,11 +312,8 @@ class Registry:
         model can `what`.
         """
         seen = self.targets if allowed is None else self.seen_by(allowed)
-        for is_met in requirements:
-            for target in seen:
-                if is_met(target, target.able):
-                    return target
         for chosen in (
+            (target for is_met in requirements for target in seen if is_met(target, target.able)),
             (target for is_met in requirements for target in seen if is_met(target, target.kinds)),
             (target for target in seen if not target.lead.is_open),
         ):
