@@ -38,6 +38,9 @@ class Request:
     tokens: int
 
 
+EMPTY = Request(f"GET /health/live HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode(), texts=0, tokens=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """The figures of one phase of steady load."""
