@@ -3,8 +3,8 @@
 import gc
 import sys
 
-# New containers between collections, which stop all threads; most are freed by their reference counts. With Python's
-# values (700, 10, 10), collections took a tenth of a start, and up to 177 ms under attack.
+# New containers between collections, which stop all threads; most are freed by their reference counts. Python's values
+# are (700, 10, 10).
 GC_THRESHOLDS = (10_000, 20, 100)
 
 

@@ -122,14 +122,13 @@ def build(
 
 
 def open_batches(config: ServerConfig) -> BatchStore | None:
-    """Raises ConfigError."""
     if config.batch_dir is None:
         return None
     return BatchStore(config.batch_dir, config.batch_disk_limit, round(config.batch_retention_hours * 3600))
 
 
 def _engine(config: Config, observer: Observer, models: Sequence[ModelSource] | None = None) -> Engine:
-    """The engine with its models, not started. Raises StartError."""
+    """The engine with its models, not started."""
     models = open_models(config) if models is None else models
     composites = open_composites(config.model, models)
     threads = min(config.device.num_threads or thread_budget(), thread_budget())
@@ -168,7 +167,7 @@ async def running_engine(
 def serve(config: Config, models: Sequence[ModelSource] | None = None) -> int:
     """Serve until a signal. models: see `build`. Called after `prepare_process`.
 
-    Returns the exit code: 0, or 1 if the models could not be loaded. Raises StartError.
+    Returns the exit code: 0, or 1 if the models could not be loaded.
     """
     from vectord.server.http import run  # noqa: PLC0415 - another ASGI server does not need it
 

@@ -66,7 +66,7 @@ class PartFolder:
 
 
 def move(written: Path, path: Path) -> None:
-    """Rename a file. It is on the disk under its new name when this returns. Raises OSError."""
+    """Rename a file. It is on the disk under its new name when this returns."""
     _sync(written)
     written.replace(path)
     _sync(path.parent)

@@ -27,7 +27,7 @@ RecordBatch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 
 def read_tables(source: InputSource, limits: RowLimits) -> Generator[Rows, None, None]:
-    """All rows of all files, which must have the same columns. Raises BulkFailed, ConfigError."""
+    """All rows of all files, which must have the same columns."""
     schema, column = None, ""
     position = 0
     for file in [None] if source.is_stdin else source.files():

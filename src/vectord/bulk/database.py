@@ -179,7 +179,7 @@ class DatabaseOutput(BulkOutput):
         return [ERROR] if self._job.on_error == "null" else []
 
     def _before_start(self, call: Callable[[], T]) -> T:
-        """The result of a call before the job begins. Raises ConfigError."""
+        """The result of a call before the job begins."""
         try:
             return call()
         except (BulkFailed, RetryLater) as cause:

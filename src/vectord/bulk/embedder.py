@@ -72,7 +72,7 @@ def precision_of(job: BulkJob) -> Precision:
 
 
 def facts_of(job: BulkJob, models: Sequence[Mapping[str, Any]], max_inputs: int, where: str) -> ModelFacts:
-    """Of the model of --model, or of the first one with the job's outputs, a failed one last. Raises BulkFailed.
+    """Of the model of --model, or of the first one with the job's outputs, a failed one last.
 
     models: entries of /vectord/models, or the same fields from the engine. where: they are, for the error.
     """
@@ -170,7 +170,6 @@ class EngineEmbedder:
         )
 
     async def _answer(self, request: Request) -> Result:
-        """Raises RetryLater, BulkFailed, TextsRefused."""
         try:
             return await self._engine.answer(request, CALLER)
         except (Overloaded, Unavailable) as refused:

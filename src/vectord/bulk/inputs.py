@@ -145,7 +145,7 @@ def format_of_name(name: str) -> tuple[str, Compression | None]:
 
 
 def connect_store(url: str, what: str) -> tuple[Store, str]:
-    """The file system that the scheme of the URL names, and the place in it. what: IN or OUT. Raises ConfigError."""
+    """The file system that the scheme of the URL names, and the place in it. what: IN or OUT."""
     from fsspec.core import url_to_fs  # noqa: PLC0415 - takes 0.1 s
 
     scheme = url.partition("://")[0]
@@ -176,7 +176,7 @@ def unreadable(file: InputFile | None, cause: Exception) -> BulkFailed:
 
 
 def _files(source: str) -> Iterator[InputFile]:
-    """The file, or the files below the folder, sorted by folder and name, without hidden files. Raises ConfigError."""
+    """The file, or the files below the folder, sorted by folder and name, without hidden files."""
     if "://" in source:
         store, root = connect_store(source, "IN")
         try:
@@ -359,7 +359,7 @@ def _decoding(file: IO[bytes], encoding: str, newline: str) -> Iterator[IO[str]]
 
 
 def text_column(names: Mapping[str, Any] | Sequence[str], strings: Sequence[str], job: BulkJob) -> str:
-    """The column of the texts or images if --column is not set. strings: the candidates. Raises ConfigError."""
+    """The column of the texts or images if --column is not set. strings: the candidates."""
     usual = IMAGE if job.images else TEXT
     if usual in names:
         return usual

@@ -124,7 +124,7 @@ def parameters() -> list[click.Parameter]:
 
 
 def read_options(given: Mapping[str, object]) -> SimpleNamespace:
-    """The values of `parameters`, checked. Raises ConfigError."""
+    """The values of `parameters`, checked."""
     options = SimpleNamespace(**given)
     if options.dimensions is not None and options.dimensions < 1:
         raise ConfigError("--dimensions: expected 1 or more")

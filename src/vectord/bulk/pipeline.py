@@ -34,7 +34,7 @@ T = TypeVar("T")
 VERSION = 4  # of the manifest
 COLUMNS_BYTES = 64 * 2**20  # of the columns that are kept in addition to the texts
 REQUEST = RowLimits(rows=128, characters=64_000)
-IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTES)  # 250,000 tokens: 10 s of two cores
+IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTES)
 # ColBERT vectors are a hundred times as large, and one response holds only a limited number.
 COLBERT_REQUEST = RowLimits(rows=32, characters=16_000)
 COLBERT_IN_FLIGHT = RowLimits(rows=2048, characters=256_000, size_bytes=COLUMNS_BYTES)
@@ -79,7 +79,6 @@ class Pipeline:
     """A job. The constructor checks all that needs no model; it blocks, and connects to a database."""
 
     def __init__(self, source: InputSource) -> None:
-        """Raises ConfigError, BulkFailed."""
         self._job = job = source.job
         self._source = source
         colbert = "colbert" in job.model_outputs
@@ -115,7 +114,7 @@ class Pipeline:
             self._stopped.set_result(signal)
 
     async def run(self, embedder: BulkEmbedder, progress: JobProgress, patience_s: float) -> Summary:
-        """Returns when OUT is complete, or the parts of the shard. Raises BulkFailed, Stopped, ConfigError.
+        """Returns when OUT is complete, or the parts of the shard.
 
         patience_s: how long the model or the database may be unavailable before the job fails.
         """
@@ -209,7 +208,6 @@ class Pipeline:
         return [await self._embed_request(request) for request in chunked.within(self._request)]
 
     async def _chunks(self, texts: Sequence[str]) -> list[Sequence[Span]]:
-        """Raises TextsRefused."""
         if self._job.chunk is None or not texts:
             return []
         return await self._retrying.call(lambda: self._embedder.chunk(texts))
@@ -256,7 +254,7 @@ class Pipeline:
             self._progress.advance(piece.rows.position, summary.resumed_from + rows, summary.tokens)
 
     async def _unless_stopped(self, awaitable: Awaitable[T]) -> T:
-        """The result, which counts even after a signal if it is there. Raises Stopped."""
+        """The result, which counts even after a signal if it is there."""
         assert self._stopped is not None
         future = asyncio.ensure_future(awaitable)
         if not future.done():

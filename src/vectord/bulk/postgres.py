@@ -172,7 +172,7 @@ class PostgresOutput(DatabaseOutput):
         return self._call(lambda connection: connection.execute(query.encode(), parameters).fetchall())
 
     def _call(self, call: Callable[[Connection], T]) -> T:
-        """The result of `call`, on a new connection if the last one is lost. Raises RetryLater, BulkFailed."""
+        """The result of `call`, on a new connection if the last one is lost."""
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(self._url, autocommit=True, password=self._secret or None)

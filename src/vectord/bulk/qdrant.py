@@ -131,7 +131,7 @@ class QdrantOutput(DatabaseOutput):
         self._call("PUT", f"{self._collection}/points?wait=true", b'{"points":[' + b",".join(points) + b"]}")
 
     def _call(self, method: str, path: str, body: bytes | None = None, accept: int | None = None) -> Any:
-        """The result; None for the status `accept`. Raises RetryLater, BulkFailed."""
+        """The result; None for the status `accept`."""
         try:
             response = self._http.request(method, path, content=body)
         except httpx.TransportError as lost:

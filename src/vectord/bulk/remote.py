@@ -133,7 +133,6 @@ class RemoteEmbedder:
             raise BulkFailed(INVALID) from cause
 
     async def _send(self, request: HttpRequest) -> HttpReply:
-        """Raises RetryLater, BulkFailed, TextsRefused."""
         try:
             async with self._slots:
                 return await self._sender.send(request)

@@ -138,7 +138,7 @@ def item_size(item: object, index: int) -> int:
 
 
 def is_pdf(item: Item) -> bool:
-    """By the beginning of the file. Raises OSError."""
+    """By the beginning of the file."""
     if isinstance(item, Path):
         with item.open("rb") as file:
             item = file.read(1024)

@@ -48,7 +48,7 @@ def application(settings: Mapping[str, str], **options: Any) -> Any:
 
     settings: options of `vectord serve` by name, such as {"dtype": "float32"}, and `models` with commas; they are read
     together with the environment and the files of this process. options: of Ray's deployment, such as num_replicas. A
-    replica has as many threads as CPUs. Raises StartError.
+    replica has as many threads as CPUs.
     """
     words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if name != "models"]
     models = settings.get("models", "").replace(",", " ").split()

@@ -33,14 +33,9 @@ PARSING_THREADS = ("asyncio_", "uvloop_")
 def prepare_process() -> None:
     """Set the limits of the heap, and how threads share the cores. Called before other threads start.
 
-    Threads wait 0.5 ms for the interpreter instead of 5, and on Linux a thread that wakes preempts no other.
-
-    The event loop waits for the interpreter after each system call, in turn with the threads that parse and tokenize.
-    During a flood of 50 clients that send 32 texts and leave, on 2 busy cores, the median answer to another client
-    took 540 and 888 ms with Python's 5 ms, and 322 and 332 ms with 0.5.
-
-    SCHED_BATCH: every answer wakes the event loop, which would take a core from a running forward. On 2 cores with 32
-    clients: 25.8 k tokens/s without, 26.7 k with; the latency of a single query is the same.
+    Threads wait 0.5 ms for the interpreter instead of 5: the event loop waits for it after each system call, in turn
+    with the threads that parse and tokenize. On Linux, a thread that wakes preempts no other (SCHED_BATCH): every
+    answer wakes the event loop, which would take a core from a running forward.
     """
     limit_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -709,7 +709,7 @@ def rows_of(items: Sequence[Item]) -> list[InputPage]:
 
 
 def read_rows(items: Sequence[Item], rows: Sequence[InputPage]) -> list[str | Media | list[str | Media]]:
-    """The inputs of these rows, with the content of their files. Raises OSError."""
+    """The inputs of these rows, with the content of their files."""
     files = {row.index: _read(items[row.index]) for row in rows}
     inputs = []
     for row in rows:

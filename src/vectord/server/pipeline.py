@@ -63,7 +63,7 @@ REASON_CHARACTERS = 300  # of an error's message in the log: it may quote names 
 CUT_SHORT = "The server shut down before this request was finished."
 ON_LOOP_BYTES = 2**14  # larger bodies and messages are parsed in a thread, which costs 0.1 ms
 LARGE_BYTES = 2**18  # a larger body's shape is checked, and its product selected, in a thread; below, in 5 ms
-LARGE_AT_ONCE = 1  # bodies that are decompressed or parsed; bombs of 16 clients in 7 threads delayed probes by 200 ms
+LARGE_AT_ONCE = 1  # bodies that are decompressed or parsed at a time: several bombs in as many threads delay probes
 
 
 class Shutdown:
@@ -180,7 +180,6 @@ class RequestPipeline:
         record.operator = keys.anyone_operates if record.key is None else record.key.admin
 
     def check_running(self) -> None:
-        """Raises ShuttingDown."""
         if self.shutdown.begun:
             raise ShuttingDown
 

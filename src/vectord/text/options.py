@@ -69,7 +69,7 @@ def find_adapter(adapters: Sequence[Adapter], options: TextOptions, default_name
 
 
 def check_prompt(prompt: str, field: str) -> str:
-    """A prompt or instruction of the client's own, if it is valid. Raises InputTooLong or Untokenizable."""
+    """A prompt or instruction of the client's own, if it is valid."""
     check_size(len(prompt), PROMPT_LIMIT_CHARACTERS, field=field)
     try:
         prompt.encode()

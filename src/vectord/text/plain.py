@@ -228,7 +228,7 @@ class PlainTokenizer:
         return ids
 
     def text_of(self, value: str | Sequence[int], limit: Limit, index: int) -> str:
-        """The text of an input; its token ids are this tokenizer's. Raises EmptyInput, InputTooLong, Untokenizable."""
+        """The text of an input; its token ids are this tokenizer's."""
         if isinstance(value, str):
             return value
         _check_count(value, limit, index)
@@ -275,7 +275,7 @@ def refuse_data_uri(text: str, index: int | None) -> None:
 
 
 def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:
-    """A list may have as many ids as a text may have characters: decoding them costs as much. Raises InputTooLong."""
+    """A list may have as many ids as a text may have characters: decoding them costs as much."""
     check_size(len(ids), limit.max_characters, "token ids", index=index)
 
 

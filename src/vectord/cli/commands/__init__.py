@@ -60,7 +60,7 @@ CACERT = click.Option(
 
 
 def cacert() -> SSLContext:
-    """Trusts the authorities of --cacert, or the default ones. Raises ConfigError."""
+    """Trusts the authorities of --cacert, or the default ones."""
     from vectord.tools.probe import trusted_authorities  # noqa: PLC0415 - httpx
 
     return trusted_authorities(click.get_current_context().meta.get(CACERT.name))

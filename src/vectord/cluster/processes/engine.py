@@ -30,7 +30,7 @@ _log = logging.getLogger("vectord")
 
 
 def main() -> int:
-    """The exit code: 0, or 1 if no model could be loaded. Raises StartError."""
+    """The exit code: 0, or 1 if no model could be loaded."""
     start = read_start_message()
     logs.configure(start.config.telemetry, process=start.name)
     check_server(start.config.server)

@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def build(config: Config, link: Link) -> Starlette:
-    """The app of this process. Its lifespan opens and closes `link`. Raises StartError."""
+    """The app of this process. Its lifespan opens and closes `link`."""
     dialects = load_dialects(config.server.dialects)
     gate = Gate(config.server, dialects, RemoteBuckets(link))
     metrics = RemoteMetrics(link) if config.telemetry.enable_metrics else None

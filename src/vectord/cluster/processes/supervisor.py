@@ -57,7 +57,7 @@ def supervise(config: Config) -> int:
 
 
 def _private_folder() -> Path:
-    """For the socket, of mode 0700. A read-only container can still write to SHARED_MEMORY. Raises ConfigError."""
+    """For the socket, of mode 0700. A read-only container can still write to SHARED_MEMORY."""
     for parent in (None, SHARED_MEMORY):
         with suppress(OSError):
             return Path(tempfile.mkdtemp(prefix="vectord-", dir=parent))

@@ -96,7 +96,7 @@ class HandlerBackend(Backend):
 
 
 def make_handler(name: str, folder: Path, device: str) -> Handler:
-    """Return an instance of the class at the path `name`, package.module.Class. Raises ModelUnavailable."""
+    """Return an instance of the class at the path `name`, package.module.Class."""
     module_name, _, class_name = name.rpartition(".")
     try:
         module = import_module(module_name)

@@ -99,7 +99,7 @@ class WeightReader(Generic[T]):
         return self._ops.constant(self._rows(name, shape, rows))
 
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
-        """Return a float32 copy of the tensor, to compute other constants from. Raises ModelUnavailable."""
+        """Return a float32 copy of the tensor, to compute other constants from."""
         return self._checked(name, shape).as_float32()
 
     def check_tied(
@@ -159,7 +159,7 @@ class WeightReader(Generic[T]):
     def stacked(self, name: str, *shape: int, count: int, transposed: bool = False) -> tuple[T, ...]:
         """Return `count` matrices that are one below the other in the tensor `name`, as weights of layers.
 
-        transposed: their columns are the tensor's rows; this takes a copy. Raises ModelUnavailable.
+        transposed: their columns are the tensor's rows; this takes a copy.
         """
         weight = self._checked(name, shape)
         parts = np.split(weight.array, count)  # one array for all: a computed one is not kept

@@ -285,7 +285,7 @@ def read_facts(
 
 
 def _with_base(located: Located, config: ModelConfig, find: Callable[..., Located]) -> Located:
-    """With the place of the base model, if the folder holds only an adapter. Raises ModelUnavailable.
+    """With the place of the base model, if the folder holds only an adapter.
 
     The setting `revision` belongs to the adapter.
     """

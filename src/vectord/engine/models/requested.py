@@ -131,10 +131,7 @@ def _further_names(
 
 def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
     """The configured composites, and the one that dense_embedding_model implies: dense vectors of that model, sparse
-    and ColBERT vectors of another, under one name. models: `open_models` of this config.
-
-    Raises ConfigError.
-    """
+    and ColBERT vectors of another, under one name. models: `open_models` of this config."""
     composites = read_composites(config.composites, models)
     if config.dense_embedding_model is None:
         return composites
@@ -151,7 +148,7 @@ def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[
 
 
 def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[CompositeSource]:
-    """values: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, a MODEL by any of its names. Raises ConfigError."""
+    """values: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, a MODEL by any of its names."""
     by_name = {name: model for model in models for name in (model.name, *model.aliases)}
     composites = []
     for value in values:

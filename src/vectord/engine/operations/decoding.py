@@ -122,7 +122,7 @@ class ImageRun:
 
 
 async def hold(budget: Budget, size: int, max_wait_s: float) -> None:
-    """Holds memory once it is free. Raises Overloaded."""
+    """Holds memory once it is free."""
     try:
         async with asyncio.timeout(max_wait_s):
             await budget.wait(size)

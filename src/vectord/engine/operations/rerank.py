@@ -170,7 +170,7 @@ async def _cut(
 
 
 def _texts(items: Sequence[Item]) -> Sequence[str]:
-    """The items, which must be texts. Raises InvalidField."""
+    """The items, which must be texts."""
     for index, item in enumerate(items):
         if not isinstance(item, str):
             template = "{field} is or has an image; this model, or a field of this request, reads texts only."

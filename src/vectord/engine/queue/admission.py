@@ -20,7 +20,7 @@ from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, Shuttin
 T = TypeVar("T")
 
 MEMORY = 0.95  # weight of the past per batch: about 20 batches, one or two seconds on a busy CPU
-MAX_QUEUED_TOKENS = 2**25  # the longest queue: 256 MiB of ids, 25 min of MiniLM on two cores
+MAX_QUEUED_TOKENS = 2**25  # the longest queue: 256 MiB of ids
 MAX_PATIENT = 64  # patient requests that may wait, even with fewer places: each holds its body
 FEW, EXTRA = 16, 4  # clients with less than 1/16 of the places share a further quarter of them
 MIN_RETRY_AFTER_S = 1.0

@@ -74,7 +74,7 @@ class Execution:
         return [reply for part in parts for reply in self._run(part, stream, False)]
 
     def _check_shapes(self, outputs: Outputs, packed: Packed) -> None:
-        """Raises ValueError. With a row missing, every later text would receive another text's row."""
+        """Refuse outputs of other shapes: with a row missing, every later text would receive another text's row."""
         for output in packed.batch.outputs:
             shape = outputs[output].shape
             rows = packed.pooled_rows if output in POOLED else len(packed.batch.texts.ids)

@@ -104,7 +104,6 @@ class EmbedInput(msgspec.Struct):
     content: list[ContentPart]
 
     def read(self, index: int) -> Input:
-        """Raises EmptyInput or InvalidField. index: of the input."""
         if not self.content:
             raise EmptyInput("`inputs[{index}].content` cannot be empty.", field="inputs", index=index)
         parts: list[str | Media] = []

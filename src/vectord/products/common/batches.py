@@ -171,7 +171,6 @@ _result_line = msgspec.json.Decoder(ResultLine)
 
 
 def read_request_line(line: bytes, endpoint: str) -> RequestLine:
-    """Raises MalformedBody, WrongType, MissingField or InvalidField."""
     request = decode(_request_line, line)
     if request.method != "POST":
         raise InvalidField("{field} must be POST.", field="method")

@@ -81,7 +81,7 @@ class InputItem(TextItem):
 
 
 def read_parts(content: Sequence[InputItem], index: int) -> Input:
-    """The parts of one input, joined. Raises InvalidField."""
+    """The parts of one input, joined."""
     if not content:
         raise EmptyInput("{field} cannot be empty", field="inputs", index=index)
     parts: list[str | Media] = []
@@ -344,7 +344,7 @@ _SIDES: Mapping[str | None, Side] = {None: "right", "right": "right", "left": "l
 
 
 def read_side(direction: str | None) -> Side:
-    """The end that is cut off, by TEI's "Right" or "Left" in any case; null is "Right". Raises InvalidField."""
+    """The end that is cut off, by TEI's "Right" or "Left" in any case; null is "Right"."""
     side = _SIDES.get(None if direction is None else direction.lower())
     if side is None:
         raise InvalidField("{field} must be 'Right' or 'Left'", field="truncation_direction")

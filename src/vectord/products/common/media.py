@@ -20,7 +20,7 @@ DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAACAkQBADs="  # one pi
 
 
 def read_image(value: object, field: str = "inputs", index: int | None = None) -> Media:
-    """The image in a string or object of a body, not decoded, or not even fetched. Raises InvalidField."""
+    """The image in a string or object of a body, not decoded, or not even fetched."""
     if isinstance(value, dict):
         value = value.get("url")
     if not isinstance(value, str):
@@ -37,7 +37,7 @@ def read_image(value: object, field: str = "inputs", index: int | None = None) -
 
 
 def read_pdf(value: str, field: str = "inputs", index: int | None = None) -> Media:
-    """The PDF in a data URI or base64, not opened, or not even fetched. Raises InvalidField."""
+    """The PDF in a data URI or base64, not opened, or not even fetched."""
     if _is_url(value, field, index):
         return Media(b"", type=PDF, url=value)
     found = _DATA_URI.match(value)

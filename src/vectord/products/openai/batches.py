@@ -85,7 +85,7 @@ class FormPart(msgspec.Struct, frozen=True):
 
 
 def read_form(content_type: str, body: Content) -> Mapping[str, FormPart]:
-    """The last part of each name. Raises UnsupportedMediaType or MalformedBody."""
+    """The last part of each name."""
     boundary = _boundary.search(content_type) if len(content_type) <= MAX_TYPE_CHARACTERS else None
     if not content_type.lower().startswith("multipart/form-data") or boundary is None:
         raise UnsupportedMediaType(NOT_A_FORM)

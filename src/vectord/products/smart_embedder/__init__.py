@@ -265,10 +265,8 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 def _check_sizes(
     name: str, field: str, texts: Sequence[str], guards: Guards, settings: tuple[str, str, str], query: str = ""
 ) -> None:
-    """Raises EmptyInput, TooManyInputs or TooManyCharacters.
-
-    settings: the limits of the number of texts, of the characters of each text and of the query, and of all together.
-    """
+    """settings: the limits of the number of texts, of the characters of each text and of the query, and of all
+    together."""
     count, each, total = map(guards.product.get, settings)
     if not texts:
         raise EmptyInput("The '{name}' list cannot be empty.", field=field, name=name)

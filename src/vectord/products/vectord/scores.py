@@ -61,7 +61,6 @@ RankedInput: TypeAlias = str | ImageItem | Annotated[list[str | ImageItem], msgs
 
 
 def read_ranked(value: RankedInput, field: str, index: int | None = None) -> Item:
-    """Raises InvalidField."""
     parts = value if isinstance(value, list) else [value]
     return item_of([part if isinstance(part, str) else read_image(part.image, field, index) for part in parts])
 

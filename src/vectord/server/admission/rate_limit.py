@@ -55,18 +55,18 @@ class RateLimits:
         self._buckets: TokenBuckets = buckets or Buckets(config.redis_url)
 
     async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
-        """Count one request. dialect: None if the body decides it later. Raises RateLimited."""
+        """Count one request. dialect: None if the body decides it later."""
         draws = [] if self.everywhere is None else [Draw(self.everywhere, f"address:{address}")]
         if dialect is not None:
             draws += self._dialect_draws(address, key, dialect)
         await self._draw([*draws, *_key_draws(key)])
 
     async def check_key(self, key: Key | None) -> None:
-        """Count one request of a stored batch. Raises RateLimited."""
+        """Count one request of a stored batch."""
         await self._draw(list(_key_draws(key)))
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
-        """Count the request for the dialect that its body selected. Raises RateLimited."""
+        """Count the request for the dialect that its body selected."""
         if dialect in self.by_dialect:
             await self._draw(list(self._dialect_draws(address, key, dialect)))
 

@@ -145,7 +145,7 @@ class BatchRunner:
                 return batch
 
     async def _stored(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs one method of the store in a thread, to its end even if the client disconnects. Raises DiskFull."""
+        """Runs one method of the store in a thread, to its end even if the client disconnects."""
         async with self._storing:
             work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
             try:
@@ -259,7 +259,6 @@ class BatchRunner:
     # --- lines ---
 
     async def _answer_lines(self, shelf: Shelf, batch: StoredBatch) -> None:
-        """Raises DiskFull, Unauthorized, OSError."""
         answered = await self._stored(self._store.recover, shelf, batch)
         lines = self._store.input_lines(shelf, batch)
         results = ResultWriter(self._store, shelf, batch)

@@ -50,7 +50,7 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
 
 
 def check_server(config: ServerConfig) -> None:
-    """Checks ports and certificates before models load. Raises ConfigError."""
+    """Checks ports and certificates before models load."""
     if config.grpc_port:  # bound in the app's lifespan, where a port in use would end in a traceback
         bind(config.host, config.grpc_port, option="--grpc-port").close()
     if config.prometheus_port:

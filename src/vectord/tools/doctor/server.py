@@ -77,7 +77,6 @@ def test_server(server: ProbedServer, model: str | None) -> Iterator[Finding]:
 
 
 def _require(holds: object, why: str) -> None:
-    """Raises Failed."""
     if not holds:
         raise Failed(why)
 

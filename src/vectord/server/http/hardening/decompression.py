@@ -55,7 +55,6 @@ async def decompress(body: Content, encoding: str, limit_bytes: int, hold: Hold,
 
 
 def encoding_of(headers: Mapping[str, str]) -> str | None:
-    """Raises UnsupportedMediaType."""
     value = headers.get("content-encoding", "").strip().lower()
     if value in ("", "identity"):
         return None

@@ -42,7 +42,7 @@ def combined(headers: Headers) -> dict[str, str]:
 
 
 def check_head(scope: Mapping[str, Any], headers: Headers, by_name: Mapping[str, str]) -> None:
-    """by_name: `combined(headers)`. Raises MalformedHead."""
+    """by_name: `combined(headers)`."""
     if len(by_name) < len(headers):
         names = [name for name, _ in headers]
         for name in SINGLE.intersection(names):
