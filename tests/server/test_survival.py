@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.server.fakes import FakeEngine
-from tests.server.live import Client, Live, connected, live, post
+from tests.server.live import Client, Live, connected, get, live, post
 
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http import answer
@@ -79,16 +79,30 @@ async def _flood(client: Client) -> None:
 
 
 async def test_expect_100_continue() -> None:
-    """A client that waits gets 100, or its refusal before it sends the body."""
+    """A client that waits for 100 gets it, and sends its next requests on the same connection."""
     async with live(FakeEngine(), DIALECTS, api_key="k") as running, connected(running) as client:
         body = json.dumps(HELLO).encode()
         head = {"expect": "100-continue", "content-length": str(len(body)), "x-api-key": "k"}
+        for _ in range(2):
+            client.send(post(b"", "/v1/embeddings", head))
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.send(body)
+            assert (await client.reply()).status == 200
+
+
+@pytest.mark.parametrize("further", [b"", json.dumps(HELLO).encode(), get("/health")])
+async def test_a_refused_request_that_waits_for_100_ends_its_connection(
+    further: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a client may send its body or leave it out, so the next bytes may be of either."""
+    monkeypatch.setattr(answer, "LINGER_S", 0.1)
+    async with live(FakeEngine(), DIALECTS, api_key="k") as running, connected(running) as client:
+        head = {"expect": "100-continue", "content-length": str(len(json.dumps(HELLO)))}
         client.send(post(b"", "/v1/embeddings", head))
-        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.send(body)
-        assert (await client.reply()).status == 200
-        client.send(post(b"", "/v1/embeddings", {**head, "x-api-key": "wrong"}))
-        assert (await client.reply()).status == 401
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (401, "close")
+        client.send(further)
+        assert await client.closed()
 
 
 async def test_a_refused_request_leaves_its_connection_usable() -> None:

@@ -186,7 +186,10 @@ class Responder:
             return False
         is_draining = self._shutdown.begun
         client_closes = version == "1.0" or call.record.headers.get("connection", "").lower() == "close"
-        lingers = not body.finished and (client_closes or is_draining or body.may_exceed(self._body_limit_bytes))
+        # A client that waited for 100 Continue may leave its body out: the next bytes may be of either.
+        lingers = not body.finished and (
+            client_closes or is_draining or body.may_exceed(self._body_limit_bytes) or "expect" in call.record.headers
+        )
         # Under uvicorn, httptools would read the body of a request that offers an upgrade as the next request.
         is_ambiguous = "upgrade" in call.record.headers or call.record.exchange.error == MalformedHead.__name__
         if lingers or is_draining or is_ambiguous:
