@@ -16,7 +16,7 @@ from vectord.checkpoints.catalogue import find
 from vectord.checkpoints.spec import Listwise
 from vectord.errors import InputTooLong, InvalidField, ModelUnavailable
 from vectord.schema import TextOptions
-from vectord.text.sequence import TokenSequence
+from vectord.text.sequence import QUERY_INDEX, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 MAX_TOKENS = 6000
@@ -150,7 +150,7 @@ def test_a_long_text_is_cut_to_the_limit_of_the_models_own_code(
     (one,) = read(encoder, [" fox" * 9000, "dog"], PLAIN, query=" fox" * 3000)
     assert [(part.seen, part.kept) for part in one.parts[:2]] == [(3000, query), (9000, passage)]
     assert one.length.truncated
-    with refuses(InputTooLong, field="query", limit=query, given=3000):
+    with refuses(InputTooLong, field=None, index=QUERY_INDEX, limit=query, given=3000):
         read(encoder, ["dog"], PLAIN, query=" fox" * 3000, truncate=False)
     with refuses(InputTooLong, index=1, limit=passage, given=9000):
         read(encoder, ["dog", " fox" * 9000], PLAIN, query="q", truncate=False)

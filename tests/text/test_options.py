@@ -25,7 +25,7 @@ from tokenizers import AddedToken, processors
 from vectord.checkpoints.spec import Colbert, YesNo
 from vectord.errors import InputTooLong, InvalidField, Untokenizable
 from vectord.schema import ChunkOptions, TextOptions
-from vectord.text.sequence import TokenSequence
+from vectord.text.sequence import QUERY_INDEX, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 COLBERT = Colbert(dimensions=8, query_prefix="[Q] ", query_length=12, document_length=20, expand_queries=True)
@@ -125,7 +125,7 @@ def test_without_truncation_the_request_s_limit_rejects(tmp_path: Path) -> None:
             read(encoder, [value], at_most(7), truncate=False)
     with refuses(InputTooLong, index=0, limit=7, given=8):
         read(encoder, ["dog " * 4], at_most(7), query="dog", truncate=False)
-    with refuses(InputTooLong, field="query", limit=7, given=9):
+    with refuses(InputTooLong, field=None, index=QUERY_INDEX, limit=7, given=9):
         read(encoder, ["dog"], at_most(7), query="dog " * 6, truncate=False)
 
 
@@ -273,12 +273,18 @@ def test_half_a_surrogate_pair_is_rejected_by_index(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "field"),
-    [("passages", "query"), ("passages of a judge", "query"), ("passages of a judge", "instruction")],
+    ("name", "field", "place"),
+    [
+        ("passages", "query", {"index": QUERY_INDEX}),
+        ("passages of a judge", "query", {"index": QUERY_INDEX}),
+        ("passages of a judge", "instruction", {"field": "instruction"}),
+    ],
 )
-def test_half_a_surrogate_pair_in_a_field_is_rejected(name: str, field: str, tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_in_a_field_is_rejected(
+    name: str, field: str, place: dict[str, Any], tmp_path: Path
+) -> None:
     """All inputs share it."""
-    with refuses(Untokenizable, field=field):
+    with refuses(Untokenizable, **place):
         READERS[name].read(tmp_path, "a", "b", **{field: "\ud800"})
 
 

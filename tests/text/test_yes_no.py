@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from vectord.checkpoints.spec import YesNo
 from vectord.errors import InputTooLong, ModelUnavailable
 from vectord.schema import TextOptions
+from vectord.text.sequence import QUERY_INDEX
 from vectord.text.tokenizer import TextEncoder
 
 TEMPLATE = YesNo(
@@ -178,7 +179,7 @@ def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) ->
     """By the passage's index, or by the query if that is too long."""
     with refuses(InputTooLong, index=1, limit=300, given=410):
         read(encoder, ["dog", "dog " * 300], PLAIN, query="fox", truncate=False)
-    with refuses(InputTooLong, field="query", limit=300, given=410):
+    with refuses(InputTooLong, field=None, index=QUERY_INDEX, limit=300, given=410):
         read(encoder, ["dog"], PLAIN, query="fox " * 300, truncate=False)
     with pytest.raises(InputTooLong, match="`instruction` must have at most 2000 characters"):
         read(encoder, ["dog"], PLAIN, query="fox", instruction="x" * 2_001)

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from vectord.checkpoints.spec import Listwise
-from vectord.errors import ModelUnavailable, VectordError
+from vectord.errors import ModelUnavailable
 from vectord.schema import Int32, TextLength
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.sequence import ReadRequest, TextOrPair, TokenSequence
+from vectord.text.sequence import QUERY_INDEX, ReadRequest, TextOrPair, TokenSequence
 from vectord.text.truncation import Limit
 
 LEAST_TOKENS = 1024  # of a text: the template, the query twice, and a passage
@@ -30,7 +30,7 @@ QUERY_SHARE, PASSAGE_SHARE = 8, 2
 
 
 class _Text(msgspec.Struct, frozen=True):
-    index: int | None  # of its passage in the request; None: the query
+    index: int  # of its passage in the request, or QUERY_INDEX
     text: str
     length: TextLength
 
@@ -61,11 +61,8 @@ class ListwiseEncoder:
         instruction = self._without_markers(check_prompt(request.instruction or "", "instruction"))
         if instruction:
             instruction = self._template.instruction_form.format(instruction=instruction)
-        try:
-            most = min(self._template.max_query_tokens, limit.max_tokens // QUERY_SHARE)
-            (cut_query,) = self._cut([(None, query)], most, limit)
-        except VectordError as error:
-            raise error.at(field="query") from None
+        most = min(self._template.max_query_tokens, limit.max_tokens // QUERY_SHARE)
+        (cut_query,) = self._cut([(QUERY_INDEX, query)], most, limit)
         most = min(self._template.max_passage_tokens, limit.max_tokens // PASSAGE_SHARE)
         passages = self._cut([*enumerate(request.inputs)], most, limit)
         for part in self._parts(cut_query, passages, instruction, most, limit.max_tokens):
@@ -98,7 +95,7 @@ class ListwiseEncoder:
             text = text.replace(marker, "")
         return text
 
-    def _cut(self, texts: Sequence[tuple[int | None, TextOrPair]], most: int, limit: Limit) -> list[_Text]:
+    def _cut(self, texts: Sequence[tuple[int, TextOrPair]], most: int, limit: Limit) -> list[_Text]:
         """The texts without markers, cut to `most` tokens. Raises InputTooLong if the request forbids that."""
         own = Limit(most, limit.truncate)
         sources = [cut_source(self._without_markers(str(text)), own, index) for index, text in texts]
@@ -122,7 +119,7 @@ class ListwiseEncoder:
             text = before + template.passage.format(number=number, document=passage.text)
             sources.append(Source(passage.index, text))
             before = template.between
-        sources.append(Source(None, before + template.closing.format(query=query.text)))
+        sources.append(Source(QUERY_INDEX, before + template.closing.format(query=query.text)))
         of_passage, of_query = self._markers
         markers = [*[of_passage] * len(passages), of_query]
         pieces: list[Int32] = [self._prefix]

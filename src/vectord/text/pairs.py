@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from vectord.errors import InputTooLong, ModelCannot, Untokenizable, VectordError
+from vectord.errors import InputTooLong, ModelCannot, Untokenizable
 from vectord.schema import Int32, TextLength
 from vectord.text.options import limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.sequence import ReadRequest, TokenSequence
+from vectord.text.sequence import QUERY_INDEX, ReadRequest, TokenSequence
 from vectord.text.truncation import Limit, keep
 
 _PROBES = (("hello world", "a"), ("a", "hello world"), ("", "a"), ("a", ""))
@@ -119,13 +119,10 @@ class PairEncoder:
     def read_passages(self, request: ReadRequest, query: str, part: Sequence[int]) -> Iterator[TokenSequence]:
         """The query, tokenized once, with each passage, both cut at `truncate_side`."""
         frame, limit = self._prepare(request)
-        try:
-            query_source = cut_source(query, limit, None)
-            (query_ids,) = self._plain.contents([query_source])
-            if not limit.truncate and len(query_ids) + frame.specials > limit.max_tokens:
-                raise limit.too_long(None, len(query_ids) + frame.specials)
-        except VectordError as error:
-            raise error.at(field="query") from None
+        query_source = cut_source(query, limit, QUERY_INDEX)
+        (query_ids,) = self._plain.contents([query_source])
+        if not limit.truncate and len(query_ids) + frame.specials > limit.max_tokens:
+            raise limit.too_long(QUERY_INDEX, len(query_ids) + frame.specials)
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
         room = limit.max_tokens - frame.specials
         for source, ids in zip(sources, self._plain.contents(sources), strict=True):

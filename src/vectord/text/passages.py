@@ -18,11 +18,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from vectord.checkpoints.spec import YesNo
-from vectord.errors import ModelUnavailable, VectordError
+from vectord.errors import ModelUnavailable
 from vectord.schema import Int32, TextLength
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.sequence import ReadRequest, Texts, TokenSequence
+from vectord.text.sequence import QUERY_INDEX, ReadRequest, Texts, TokenSequence
 from vectord.text.truncation import Limit
 from vectord.text.yes_no import QUERY, join, text_length, tokens_of
 
@@ -64,10 +64,7 @@ class PassageEncoder:
         limit = limit_of(request, self._max_prompt + self._max_passage, self._least, "right")
         instruction = request.instruction
         instruction = self._instruction if instruction is None else check_prompt(instruction, "instruction")
-        try:
-            prompt = self._read_prompt(query, instruction, limit)
-        except VectordError as error:
-            raise error.at(field="query") from None
+        prompt = self._read_prompt(query, instruction, limit)
         before, after = self._passage
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
         whole = [replace(source, text=f"{before}{source.text}{after}") for source in sources]
@@ -89,22 +86,22 @@ class PassageEncoder:
         return replace(Texts.of(pairs), digests=digests, images=Texts.of(passages))
 
     def _read_prompt(self, query: str, instruction: str, limit: Limit) -> _Prompt:
-        source = cut_source(query, limit, None)
-        (encoding,) = self._plain.encodings([Source(None, source.text)], specials=False, offsets=True)
+        source = cut_source(query, limit, QUERY_INDEX)
+        (encoding,) = self._plain.encodings([source], specials=False, offsets=True)
         start = len(self._before) + len(instruction) + len(self._between)
         around = len(self._prefix) + len(self._suffix)
         most = min(self._max_prompt, limit.max_tokens - 1) - around  # of the body
         text, count = source.text, len(encoding.ids)
         if count > self._max_query:
             if not limit.truncate:
-                raise replace(limit, max_tokens=self._max_query).too_long(None, count)
+                raise replace(limit, max_tokens=self._max_query).too_long(QUERY_INDEX, count)
             text = text[: encoding.offsets[self._max_query - 1][1]]
         body = f"{self._before}{instruction}{self._between}{text}{self._last}"
-        (filled,) = self._plain.encodings([Source(None, body)], specials=False, offsets=True)
+        (filled,) = self._plain.encodings([Source(QUERY_INDEX, body)], specials=False, offsets=True)
         offsets = np.array(filled.offsets, np.int32).reshape(-1, 2)
         own, over = tokens_of(offsets, start, start + len(text)), max(0, len(filled.ids) - most)
         if over and (not limit.truncate or over >= len(own)):
-            raise replace(limit, max_tokens=most + around).too_long(None, len(filled.ids) + around)
+            raise replace(limit, max_tokens=most + around).too_long(QUERY_INDEX, len(filled.ids) + around)
         ids = np.array(filled.ids, np.int32)
         ids = np.concatenate((self._prefix, ids[: own.stop - over], ids[own.stop :], self._suffix))
         # The query alone may have another number of tokens than in the body.

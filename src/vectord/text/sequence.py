@@ -321,6 +321,9 @@ class CutText(msgspec.Struct, frozen=True):
         return TextLength(length.seen + self.tokens_cut, length.kept, length.characters_cut + self.characters_cut)
 
 
+QUERY_INDEX = -1  # the index of an error about `ReadRequest.query`
+
+
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Texts for a model to read. The model's kind decides how: plain, as a ColBERT text, or in a template."""
 
@@ -335,7 +338,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Encoder(Protocol):
     """The reader of a network's inputs, as the engine calls it. Blocks; several threads may call it at once.
 
-    Raises InvalidRequest: with the index of the input and no field, or with the option's own field.
+    Raises InvalidRequest: with the index of the input, or QUERY_INDEX, and no field, or with the option's own field.
     """
 
     @property

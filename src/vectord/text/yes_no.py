@@ -20,12 +20,12 @@ import msgspec
 import numpy as np
 
 from vectord.checkpoints.spec import YesNo
-from vectord.errors import ModelUnavailable, VectordError
+from vectord.errors import ModelUnavailable
 from vectord.schema import Int32, TextLength
 from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.pairs import most_query_tokens
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.sequence import ReadRequest, TokenSequence
+from vectord.text.sequence import QUERY_INDEX, ReadRequest, TokenSequence
 from vectord.text.truncation import Limit
 
 _BODY = re.compile(r"([^{}]*)(?:\{instruction\})?([^{}]*)\{query\}([^{}]*)\{document\}([^{}]*)")
@@ -83,10 +83,7 @@ class YesNoEncoder:
         instruction = request.instruction
         instruction = self._instruction if instruction is None else check_prompt(instruction, "instruction")
         instruction = instruction and self._form.replace("{instruction}", instruction)
-        try:
-            body_prefix = self._read_body_prefix(query, instruction, limit)
-        except VectordError as error:
-            raise error.at(field="query") from None
+        body_prefix = self._read_body_prefix(query, instruction, limit)
         sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
         if len(body_prefix.ids) > self._room(limit) + SEAM_TOKENS and not self._caps_query:
             # The query leaves no room for passages, and is tokenized once, not once for each passage.
@@ -98,12 +95,12 @@ class YesNoEncoder:
         return self._pairs(body_prefix, sources, limit)
 
     def _read_body_prefix(self, query: str, instruction: str, limit: Limit) -> _BodyPrefix:
-        source = cut_source(query, limit, None)
+        source = cut_source(query, limit, QUERY_INDEX)
         start = len(self._before) + len(instruction) + len(self._between)
         text = f"{self._before}{instruction}{self._between}{source.text}{self._last}"
-        (encoding,) = self._plain.encodings([Source(None, text)], specials=False, offsets=True)
+        (encoding,) = self._plain.encodings([Source(QUERY_INDEX, text)], specials=False, offsets=True)
         if not limit.truncate and len(encoding.ids) > self._room(limit):
-            raise limit.too_long(None, self._length(len(encoding.ids)))
+            raise limit.too_long(QUERY_INDEX, self._length(len(encoding.ids)))
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         query_tokens = tokens_of(offsets, start, start + len(source.text))
         ids = np.concatenate((np.array(encoding.ids, np.int32), self._separator))

@@ -36,7 +36,7 @@ from vectord.engine.operations.task import (
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, InputTooLong, Unavailable, Untokenizable, VectordError
 from vectord.schema import Caller, Media, TextLength, TextLengths, TextOptions, Usage
-from vectord.text.sequence import ReadRequest, Texts
+from vectord.text.sequence import QUERY_INDEX, ReadRequest, Texts
 from vectord.text.truncation import PIECE_CHARACTERS
 
 IMAGE = Media(b"")
@@ -159,11 +159,12 @@ async def test_large_array_operations_run_on_a_thread(numbers, inline):
     [
         (InputTooLong("{field}", index=3), None, 4),
         (InputTooLong("{field}"), None, None),
+        (InputTooLong("{field}", index=QUERY_INDEX), "query", None),
         (InferenceFailed("failed", index=1), None, 0),
         (InferenceFailed("failed"), None, None),
         (InputTooLong("{field}", field="query"), "query", None),
     ],
-    ids=["a piece", "the request", "a text that failed", "no text", "another field"],
+    ids=["a piece", "the request", "the query", "a text that failed", "no text", "another field"],
 )
 def test_an_error_about_a_piece_has_the_index_of_its_input(error, field, index):
     """A client knows its documents, not their chunks; an error with a field keeps it."""

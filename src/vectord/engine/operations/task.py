@@ -37,7 +37,7 @@ from vectord.schema import (
     Usage,
     media_of,
 )
-from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
+from vectord.text.sequence import QUERY_INDEX, Chunk, ReadRequest, TextOrPair, Texts, TokenizedTexts
 from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
@@ -241,13 +241,16 @@ class Task(msgspec.Struct):
 def placing_errors(field: str | None = None, owners: Sequence[int] = ()) -> Iterator[None]:
     """Gives errors about the only text of a field its name, or errors about pieces of inputs the index of the input.
 
-    owners: the input of each piece. The engine adds the field of inputs.
+    owners: the input of each piece. The engine adds the field of inputs. An error at QUERY_INDEX gets the field
+    `query`.
     """
     try:
         yield
     except VectordError as error:
         if error.field is not None or (error.index is None and not isinstance(error, InvalidRequest)):
             raise
+        if error.index == QUERY_INDEX:
+            raise error.at(field="query", index=None) from error.__cause__
         index = owners[error.index] if owners and error.index is not None else None
         raise error.at(field=field, index=index) from error.__cause__
 
