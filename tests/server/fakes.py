@@ -67,7 +67,7 @@ class FakeEngine:
         self.lengths = lengths
         self._vector = np.full(dimensions, dimensions**-0.5, np.float32)
 
-    async def answer(self, request: Request, caller: Caller) -> Result:
+    async def answer(self, request: Request, caller: Caller, tokenized: object = None) -> Result:
         if self.draining.is_set():
             raise ShuttingDown
         if isinstance(request, ListModels):

@@ -283,8 +283,8 @@ class Engine:
         return queued, running - queued
 
     async def answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None = None) -> Result:
-        """tokenized: the inputs of an EmbedRequest, by a front-end, which then calls `embed.finished`; ignored if the
-        model has another fingerprint."""
+        """tokenized: the inputs of an EmbedRequest, by a front-end, which then scales the vectors; ignored if the model
+        has another fingerprint."""
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
         try:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from vectord.cluster.remote.codec import EngineState
 from vectord.config import Config, DeviceConfig, EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models import open_models
-from vectord.engine.operations.embed import finished
 from vectord.engine.operations.task import EncoderPool
 from vectord.errors import Unavailable, VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, RerankRequest, Result, TextOptions
@@ -66,7 +66,7 @@ async def test_the_answers_are_those_of_a_single_process() -> None:
         ask(outputs=frozenset()),
     ]
     async with loaded() as (engine, tokenizers, _), linked(engine) as found, front_end(found) as link:
-        remote = RemoteEngine(link, tokenize=tokenizers.read, finish=finished)
+        remote = RemoteEngine(link, tokenizers=tokenizers)
         for request in requests:
             near, far = await engine.answer(request, ANYONE), await remote.answer(request, ANYONE)
             assert isinstance(near, EmbedResult)
@@ -89,7 +89,7 @@ async def test_the_engine_computes_the_tokens_unless_the_model_has_changed() -> 
         async def rows(request: EmbedRequest, tokenized: TokenizedTexts | None = None) -> list[list[float]]:
             result = await engine.answer(request, ANYONE, tokenized)
             assert isinstance(result, EmbedResult)
-            made = result if tokenized is None else await finished(result, request)
+            made = result if tokenized is None else await tokenizers.finish(result, request)
             assert isinstance(made, EmbedResult)
             return made.dense["float"].tolist()  # type: ignore[no-any-return]
 
@@ -175,7 +175,7 @@ async def test_tokens_arrive_unchanged_in_the_engines_process() -> None:
         async def tokenize(request: Request, state: EngineState) -> TokenizedTexts | None:
             return sent if request is not ONE else None
 
-        engine = RemoteEngine(link, tokenize=tokenize)
+        engine = RemoteEngine(link, tokenizers=SimpleNamespace(read=tokenize, finish=tokenizers.finish))
         await engine.answer(EmbedRequest(inputs=["some words", "one"]), ANYONE)
         await engine.answer(ONE, ANYONE)
     first, second = receiving.tokenized

@@ -14,7 +14,6 @@ from tests.cluster.remote.values import ERRORS, arrays, failures, same
 
 from vectord import schema
 from vectord.cluster.remote.codec import (
-    ANSWER,
     Buffer,
     decode_call,
     decode_value,
@@ -46,10 +45,11 @@ def result(array: np.ndarray[Any, Any]) -> EmbedResult:
 def test_every_request_arrives_unchanged(kind: type, data: st.DataObject) -> None:
     """With all fields, and its caller."""
     request, caller = data.draw(st.from_type(kind)), data.draw(st.from_type(Caller))
-    method, (arrived, who) = decode_call(*received(encode_call(ANSWER, request, caller, None)))
-    assert method == ANSWER
+    method, (arrived, who, tokenized) = decode_call(*received(encode_call("answer", request, caller, None)))
+    assert method == "answer"
     assert same(request, arrived)
     assert same(caller, who)
+    assert tokenized is None
 
 
 @pytest.mark.parametrize("kind", get_args(Result), ids=lambda kind: kind.__name__)
@@ -116,6 +116,6 @@ def test_a_large_array_is_not_copied_on_either_side() -> None:
 def test_a_request_that_cannot_be_encoded_is_a_client_error() -> None:
     """Half of a surrogate pair, or a number of more than 64 bits."""
     with pytest.raises(Untokenizable):
-        encode_call(ANSWER, EmbedRequest(inputs=["\ud800"]), ANYONE, None)
+        encode_call("answer", EmbedRequest(inputs=["\ud800"]), ANYONE, None)
     with pytest.raises(InvalidField):
-        encode_call(ANSWER, EmbedRequest(inputs=[], dimensions=2**70), ANYONE, None)
+        encode_call("answer", EmbedRequest(inputs=[], dimensions=2**70), ANYONE, None)

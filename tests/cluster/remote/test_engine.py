@@ -18,7 +18,7 @@ from tests.server.live import until
 
 from vectord.cluster.remote import client, frames, link, server
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
-from vectord.cluster.remote.codec import ANSWER, encode_call
+from vectord.cluster.remote.codec import encode_call
 from vectord.cluster.remote.frames import FrameKind, frame
 from vectord.errors import (
     UNFORESEEN,
@@ -45,7 +45,7 @@ class Echo(FakeEngine):
         super().__init__()
         self.release: dict[int, asyncio.Event] = {}
 
-    async def answer(self, request: Request, caller: Caller) -> Result:
+    async def answer(self, request: Request, caller: Caller, tokenized: object = None) -> Result:
         assert isinstance(request, EmbedRequest)
         self.callers.append(caller)
         number = request.dimensions or 0
@@ -190,7 +190,7 @@ async def test_a_front_end_that_does_not_read_does_not_block_others(monkeypatch:
             stuck.setblocking(False)
             loop = asyncio.get_running_loop()
             for number in range(1, 40):
-                call = encode_call(ANSWER, ONE, ANYONE, None)
+                call = encode_call("answer", ONE, ANYONE, None)
                 await loop.sock_sendall(stuck, frame(FrameKind.CALL, number, call)[0])
             await fake.entered.acquire()
             assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)

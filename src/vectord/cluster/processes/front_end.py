@@ -21,7 +21,6 @@ from vectord.cluster.remote.link import Link, first_state
 from vectord.compute.memory import limit_freed_memory
 from vectord.compute.processor import lower_other_threads
 from vectord.config import Config
-from vectord.engine.operations.embed import finished
 from vectord.observability import logs
 from vectord.observability.tracing import open_tracing
 from vectord.products.common.dialect import load_dialects
@@ -64,7 +63,7 @@ def build(config: Config, link: Link) -> Starlette:
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
-    engine = RemoteEngine(link, config.engine.request_timeout_s, tokenizers.read, finished)
+    engine = RemoteEngine(link, config.engine.request_timeout_s, tokenizers)
     app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
     return app
 

@@ -12,13 +12,17 @@ import os
 import time
 from dataclasses import replace
 from functools import partial
+from typing import cast
+
+import msgspec
 
 from vectord.cluster.remote.codec import EngineState
 from vectord.compute.processor import thread_budget
 from vectord.config import Config
-from vectord.engine.operations.task import EncoderPool
+from vectord.engine.operations import postprocess
+from vectord.engine.operations.task import EncoderPool, compute
 from vectord.errors import VectordError
-from vectord.schema import EmbedRequest, ModelInfo, Request
+from vectord.schema import EmbedRequest, EmbedResult, Float32, ModelInfo, Request, Result
 from vectord.text.sequence import Encoder, ReadRequest, Texts, TokenizedTexts
 
 _log = logging.getLogger("vectord.cluster.tokenizers")
@@ -67,6 +71,16 @@ class Tokenizers:
             fingerprint=fingerprint,
             seconds=time.perf_counter() - began_s,
         )
+
+    async def finish(self, result: Result, request: Request) -> Result:
+        """The result with the dense vectors that the request asks for, made of the raw rows (N, D)."""
+        assert isinstance(result, EmbedResult), "only such requests come with their tokens"
+        assert isinstance(request, EmbedRequest), "only such requests come with their tokens"
+        if not result.dense:
+            return result
+        rows = cast("Float32", result.dense["float"])
+        scale = partial(postprocess.in_precisions, rows, None, request.normalize, request.precisions)
+        return msgspec.structs.replace(result, dense=await compute(rows.size, scale))
 
     def _loaded(self, request: EmbedRequest, state: EngineState) -> tuple[Encoder, str] | None:
         """The tokenizer of the request's model, with the model's fingerprint, if it is loaded."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from vectord.cluster.remote.codec import ANSWER, EngineState
+from vectord.cluster.remote.codec import EngineState
 from vectord.cluster.remote.link import Link
 from vectord.errors import Overloaded, ShuttingDown, TimedOut
 from vectord.observability.exchange import ConnectionsCounted, Exchange
@@ -25,8 +25,6 @@ from vectord.text.sequence import TokenizedTexts
 
 GRACE_S = 1.0  # after a request's timeout: the engine's own error says more
 CHECK_S = 1.0  # how long after a refusal a front-end checks with the engine before it reads a body
-Tokenize: TypeAlias = Callable[[Request, EngineState], Awaitable[TokenizedTexts | None]]
-Finish: TypeAlias = Callable[[Result, Request], Awaitable[Result]]
 NO_MODELS = ModelList(
     models=(),
     limits=Limits(
@@ -41,22 +39,24 @@ NO_MODELS = ModelList(
 )
 
 
+class TextReader(Protocol):
+    """The part of an engine's work on texts that a front-end does."""
+
+    async def read(self, request: Request, state: EngineState) -> TokenizedTexts | None:
+        """The tokens of the request's texts; None: the engine reads them."""
+
+    async def finish(self, result: Result, request: Request) -> Result:
+        """The result with the vectors that such a request asks for, made of the engine's raw rows."""
+
+
 class RemoteEngine:
     """An EngineClient. Its state is the engine's latest report; while there is no engine, models are stalled."""
 
-    def __init__(
-        self,
-        link: Link,
-        request_timeout_s: float = 0.0,
-        tokenize: Tokenize | None = None,
-        finish: Finish | None = None,
-    ) -> None:
-        """request_timeout_s: the engine's, for an engine that stops; 0: no limit. tokenize: what it can read here.
-        finish: makes the vectors of such a request from the engine's raw rows."""
+    def __init__(self, link: Link, request_timeout_s: float = 0.0, tokenizers: TextReader | None = None) -> None:
+        """request_timeout_s: the engine's, for an engine that stops; 0: no limit."""
         self._link = link
         self._request_timeout_s = request_timeout_s
-        self._tokenize = tokenize
-        self._finish = finish
+        self._tokenizers = tokenizers
         self._draining = False
         self._running = 0
         self._checks_until_s = 0.0  # by time.monotonic()
@@ -75,10 +75,12 @@ class RemoteEngine:
             with self._refusals_noted():
                 async with asyncio.timeout(min(limits) + GRACE_S if limits else None) as scope:
                     tokenized = None
-                    if self._tokenize is not None and self._link.state is not None:
-                        tokenized = await self._tokenize(request, self._link.state)
-                    result = cast(Result, await self._link.call(Result, ANSWER, request, caller, tokenized))
-                    return result if tokenized is None or self._finish is None else await self._finish(result, request)
+                    if self._tokenizers is not None and self._link.state is not None:
+                        tokenized = await self._tokenizers.read(request, self._link.state)
+                    result = cast(Result, await self._link.call(Result, "answer", request, caller, tokenized))
+                    if self._tokenizers is None or tokenized is None:
+                        return result
+                    return await self._tokenizers.finish(result, request)
         except TimeoutError:
             if not scope.expired():
                 raise

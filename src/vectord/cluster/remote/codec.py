@@ -38,10 +38,9 @@ ERRORS: Mapping[str, type[VectordError]] = {
 
 HEARTBEAT_S = 0.3  # between two announcements of the engine's state
 Report: TypeAlias = Exchange | ConnectionsCounted
-ANSWER = "answer"  # with a request, its caller, and its texts if the front-end has tokenized them
 # The methods of the engine's process, with the types of their arguments.
 ARGUMENTS: Mapping[str, Any] = {
-    ANSWER: tuple[Request, Caller, TokenizedTexts | None],
+    "answer": tuple[Request, Caller, TokenizedTexts | None],  # the texts, if the front-end has tokenized them
     "check_busy": tuple[Operation, Caller],
     "draw": tuple[list[Draw]],
     "spend": tuple[Rate, str, int],
@@ -65,8 +64,7 @@ def encode_call(method: str, *arguments: Any) -> list[Buffer]:
 
 def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
     method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
-    arguments = decode_value(ARGUMENTS[method], raw, arrays)
-    return method, arguments[:2] if method == ANSWER and arguments[2] is None else arguments
+    return method, decode_value(ARGUMENTS[method], raw, arrays)
 
 
 def encode_value(value: object) -> list[Buffer]:

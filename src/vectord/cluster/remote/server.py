@@ -17,15 +17,7 @@ from typing import Any
 import msgspec
 
 from vectord.budget import Budget
-from vectord.cluster.remote.codec import (
-    ANSWER,
-    HEARTBEAT_S,
-    Buffer,
-    EngineState,
-    Report,
-    decode_call,
-    encode_value,
-)
+from vectord.cluster.remote.codec import HEARTBEAT_S, Buffer, EngineState, Report, decode_call, encode_value
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind, FrameTooLarge
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
@@ -113,7 +105,7 @@ class _FrontEndConnection(FrameConnection):
         self._calls = Budget(MAX_REQUESTS_BYTES)  # of those tasks
         metrics = server.metrics
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
-            ANSWER: server.engine.answer,
+            "answer": server.engine.answer,
             "check_busy": server.engine.check_busy,
             "draw": server.buckets.draw,
             "spend": server.buckets.spend,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,8 +34,6 @@ from vectord.schema import (
     InputPage,
     Media,
     Precision,
-    Request,
-    Result,
     SimilarityRequest,
     SimilarityResult,
     Sparse,
@@ -99,7 +97,7 @@ async def _embed(
     if "dense" in sources:
         rows = _cut(made[sources["dense"]].ran, target.lead.spec, request)
         finish = partial(postprocess.in_precisions, rows, None, request.normalize, request.precisions)
-        # A front-end that has tokenized the texts makes the vectors of the rows, too: see `finished`.
+        # A front-end that has tokenized the texts makes the vectors of the rows, too: see Tokenizers.
         dense = {"float": rows} if task.tokenized is not None else await compute(rows.size, finish)
     multi = await _finish_rows(made[sources["colbert"]], request) if "colbert" in sources else None
     return EmbedResult(
@@ -138,17 +136,6 @@ def embed_alone(
 
 def _cut(ran: RunResult, spec: ModelSpec, request: EmbedRequest) -> Float32:
     return ran.rows("dense")[:, : spec.truncate_dim if request.dimensions is None else request.dimensions]
-
-
-async def finished(result: Result, request: Request) -> Result:
-    """The result with the dense vectors that the request asks for, made in a front-end of the raw rows (N, D)."""
-    assert isinstance(result, EmbedResult), "only such requests come with their tokens"
-    assert isinstance(request, EmbedRequest), "only such requests come with their tokens"
-    if not result.dense:
-        return result
-    rows = cast("Float32", result.dense["float"])
-    finish = partial(postprocess.in_precisions, rows, None, request.normalize, request.precisions)
-    return replace(result, dense=await compute(rows.size, finish))
 
 
 async def _split_pages(request: EmbedRequest, task: Task) -> tuple[EmbedRequest, Sequence[InputPage]]:
