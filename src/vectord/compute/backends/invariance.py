@@ -51,7 +51,12 @@ def _are_invariant(forward: Forward, spec: ModelSpec, texts: Sequence[Int32], to
     up, down = [*range(len(texts))], [*range(len(texts))][::-1]
     found: list[list[list[Float32]]] = [[] for _ in texts]  # of each text, its outputs in each batch
     for batch in (*([i] for i in up), *([i] for i in down), up, down):
-        for i, outputs in zip(batch, _results(forward, spec, [texts[i] for i in batch]), strict=True):
+        bounds = np.cumsum([0, *(len(texts[i]) for i in batch)], dtype=np.int32)
+        ids = np.concatenate([texts[i] for i in batch])
+        packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=bounds)
+        answers = forward(TokenBatch(texts=packed, outputs=spec.outputs))
+        split = [list(rows) if output in POOLED else np.split(rows, bounds[1:-1]) for output, rows in answers.items()]
+        for i, *outputs in zip(batch, *split, strict=True):
             found[i].append(outputs)
     return all(
         float(np.linalg.norm(rows - alone)) <= tolerance * max(1.0, float(np.linalg.norm(alone)))
@@ -59,12 +64,3 @@ def _are_invariant(forward: Forward, spec: ModelSpec, texts: Sequence[Int32], to
         for outputs in others
         for alone, rows in zip(first, outputs, strict=True)
     )
-
-
-def _results(forward: Forward, spec: ModelSpec, texts: Sequence[Int32]) -> list[list[Float32]]:
-    bounds = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    ids = np.concatenate(texts)
-    packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=bounds)
-    answers = forward(TokenBatch(texts=packed, outputs=spec.outputs))
-    split = [list(rows) if output in POOLED else np.split(rows, bounds[1:-1]) for output, rows in answers.items()]
-    return [list(outputs) for outputs in zip(*split, strict=True)]

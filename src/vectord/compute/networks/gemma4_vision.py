@@ -93,7 +93,13 @@ class Gemma4Vision(DecoderArchitecture[T]):
 
         def linear(name: str, inputs: int, outputs: int, rows: Int32 | None = None) -> Linear[T]:
             layer = weights.linear(f"{name}.linear", inputs, outputs, bias=False, rows=rows)
-            return _clipped(layer, weights.under(f"{name}.")) if clips else layer
+            if not clips:
+                return layer
+            limits = [  # the checkpoint has them as tensors without dimensions
+                _limits(*(float(weights.array(f"{name}.{side}_{end}")) for end in ("min", "max")))
+                for side in ("input", "output")
+            ]
+            return replace(layer, inputs=limits[0], outputs=limits[1])
 
         def norm(name: str) -> Norm[T]:
             return weights.norm(name, width, bias=False)
@@ -122,14 +128,6 @@ class Gemma4Vision(DecoderArchitecture[T]):
             ),
             mlp_out_norm=norm("post_feedforward_layernorm"),
         )
-
-
-def _clipped(layer: Linear[T], weights: WeightReader[T]) -> Linear[T]:
-    """The layer with the limits of its inputs and outputs, which the checkpoint has as tensors without dimensions."""
-    inputs, outputs = (
-        [float(weights.array(f"{side}_{end}")) for end in ("min", "max")] for side in ("input", "output")
-    )
-    return replace(layer, inputs=_limits(*inputs), outputs=_limits(*outputs))
 
 
 def _limits(least: float, most: float) -> ClipRange | None:

@@ -73,7 +73,6 @@ from vectord.schema import (
     Conversation,
     DecodeRequest,
     DecodeResult,
-    DocumentChunk,
     DocumentsRequest,
     DocumentsResult,
     EmbedRequest,
@@ -351,11 +350,19 @@ def _late_chunks(body: EmbeddingBody, given: _Given, size: int) -> Call:
     )
 
     def render(result: DocumentsResult) -> Rendered:
-        data = [
-            {"index": index, "object": "embedding", "embedding": document.vectors["float"]}
-            | {"late_chunking": _ranges(document.chunks, size, tokens)}
-            for index, (document, tokens) in enumerate(zip(result.documents, result.usage.lengths.kept, strict=True))
-        ]
+        data = []
+        for index, (document, tokens) in enumerate(zip(result.documents, result.usage.lengths.kept, strict=True)):
+            chunks = [
+                {
+                    "token_range": [place * size, min((place + 1) * size, tokens)],
+                    # Special tokens alone are no part of the text.
+                    "char_range": [chunk.span.start, chunk.span.stop] if chunk.span.stop else None,
+                }
+                for place, chunk in enumerate(document.chunks)
+            ]
+            late = {"chunk_size": size, "input_tokens": tokens, "chunks": chunks, "strategy": "fixed_tokens"}
+            embedded = {"index": index, "object": "embedding", "embedding": document.vectors["float"]}
+            data.append(embedded | {"late_chunking": late})
         return _listed("embd", body, result, data)
 
     names = {
@@ -364,19 +371,6 @@ def _late_chunks(body: EmbeddingBody, given: _Given, size: int) -> Call:
         "chunk.max_tokens": "late_chunking_params.chunk_size",
     }
     return Call(request, render, names, binary=False)
-
-
-def _ranges(chunks: Sequence[DocumentChunk], size: int, tokens: int) -> dict[str, Any]:
-    """`late_chunking` of a text of so many tokens."""
-    shown = [
-        {
-            "token_range": [place * size, min((place + 1) * size, tokens)],
-            # Special tokens alone are no part of the text.
-            "char_range": [chunk.span.start, chunk.span.stop] if chunk.span.stop else None,
-        }
-        for place, chunk in enumerate(chunks)
-    ]
-    return {"chunk_size": size, "input_tokens": tokens, "chunks": shown, "strategy": "fixed_tokens"}
 
 
 class PoolingBody(EmbeddingBody, kw_only=True):
