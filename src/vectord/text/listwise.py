@@ -30,7 +30,7 @@ QUERY_SHARE, PASSAGE_SHARE = 8, 2
 
 
 class _Text(msgspec.Struct, frozen=True):
-    index: int  # of its passage in the request, or QUERY_INDEX
+    index: int | None  # of its passage in the request, or QUERY_INDEX
     text: str
     length: TextLength
 
