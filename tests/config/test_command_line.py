@@ -167,6 +167,11 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
             "float16, int8, fp8, int8-weights, int4-weights, got 'float16;float32'",
         ),
         (["--port=x"], "--port (command line): expected a whole number from 0 to 65535, got 'x'"),
+        (
+            ["--cors-allow-origin=http://a.example,example.com"],
+            "--cors-allow-origin (command line): expected origins such as https://example.com, null, "
+            "or *, got ['http://a.example', 'example.com']",
+        ),
         (["--offline=perhaps"], "--offline (command line): expected true or false, got 'perhaps'"),
         (
             ["--otel-resource-attributes", "host.name=a"],

@@ -488,6 +488,7 @@ class ServerConfig:
         "Origins whose pages may call this server from a browser, such as https://example.com or http://localhost:*; "
         "*: all. Without keys, the server refuses all other pages, and host names that are neither local nor listed "
         "here.",
+        pattern=(r"\*|null|[^\s/:]+://[^\s/]*/?", "origins such as https://example.com, null, or *"),
     )
     tls_enabled: bool | None = profile_setting(None, "Serve TLS. Default: if tls_cert_file and tls_key_file are set.")
     tls_cert_file: str | None = setting(None, "PEM file of the certificate, followed by its chain.")

@@ -73,6 +73,8 @@ def test_lines_of_standard_input_are_texts(
     [
         (["embed", "--similar", "a"], 2, "--similar: expected two texts or more"),
         (["embed"], 2, "expected a TEXT"),
+        (["embed", "a", "--port", "x"], 2, "--port (command line): expected"),
+        (["rerank", "a", "b", "--model-aliases", "a=b"], 2, "model_aliases: a: no model is served as 'b'"),
         (["embed", "a", "word " * 400], 1, "TEXT[1]"),
         (["embed", "a", "--model", "missing/folder/here"], 1, "missing/folder/here"),
     ],

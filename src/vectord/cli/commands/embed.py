@@ -208,6 +208,8 @@ def _answer(line: CommandLine, ask: Callable[[Engine], Awaitable[T]]) -> T:
         configure_log(loaded)
         loaded.log_notes()
         return asyncio.run(answer(loaded.config))
+    except ConfigError:
+        raise
     except VectordError as error:
         if error.field in ("inputs", "texts", "passages"):
             error = error.at(field="TEXT", index=error.index)

@@ -143,7 +143,7 @@ class TrustedProxies:
         try:
             self._networks = tuple(map(ip_network, trusted))
         except ValueError as problem:
-            raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None
+            raise ConfigError(f"--trusted-proxies: expected addresses and networks; {problem}") from None
 
         def is_in_a_network(address: str) -> bool:
             parsed = _address(address)
