@@ -371,19 +371,40 @@ def test_a_lone_call_runs_in_its_own_thread(folder: Path, monkeypatch: pytest.Mo
             assert one.dtype == other.dtype
 
 
-def test_an_interrupt_ends_a_lone_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl+C reaches the main thread, which may be in the forward; the Embedder answers afterwards."""
+class TimeIsUp(Exception):
+    """As task queues raise it in a job."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, TimeIsUp])
+def test_a_signal_handler_may_end_a_lone_call(
+    error: type[BaseException], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the main thread, which may be in the forward. It cannot call the Embedder, whose device is taken. The
+    Embedder answers afterwards."""
+    refused = list[str]()
+
+    def handle(*_: object) -> None:
+        for texts in ("b", ["b", "c"]):  # alone, and in the queue
+            with pytest.raises(RuntimeError, match="signal handler") as caught:
+                embedder.embed(texts)
+            refused.append(str(caught.value))
+        raise error
 
     def interrupted(self: FakeBackend, batch: TokenBatch, stream: int) -> Answers:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("not interrupted")
 
-    with Embedder(str(folder), backend="fake", pooling="mean") as embedder:
-        monkeypatch.setattr(FakeBackend, "forward", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            embedder.embed("a")
-        np.testing.assert_array_equal(embedder.embed("a"), asyncio.run(embedder.aembed("a")))
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        with Embedder(str(folder), backend="fake", pooling="mean") as embedder:
+            monkeypatch.setattr(FakeBackend, "forward", interrupted)
+            with pytest.raises(error):
+                embedder.embed("a")
+            assert len(refused) == 2
+            np.testing.assert_array_equal(embedder.embed("a"), asyncio.run(embedder.aembed("a")))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def test_calls_on_an_event_loop(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,8 +146,15 @@ def _twins(
 
     @wraps(call)
     def blocking(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
-        made = call(self, *arguments, **options)
-        found = None if self._calls or self._is_closed else made.run_alone()
+        made, caller, found = call(self, *arguments, **options), threading.get_ident(), None
+        if caller in self._alone:  # the interrupted call may hold the device, for which this one would wait
+            raise RuntimeError("A signal handler cannot call the Embedder whose call it interrupts.")
+        if not (self._calls or self._is_closed):
+            try:
+                self._alone.add(caller)
+                found = made.run_alone()
+            finally:
+                self._alone.discard(caller)
         return self._run(made.run) if found is None else found
 
     @wraps(call)
@@ -224,6 +231,7 @@ class Embedder:
         )
         sources = open_models(config)
         self._calls = set[Future[Any]]()  # under way
+        self._alone = set[int]()  # threads that run a lone call
         self._loop = new_event_loop()
         self._engine = Engine(sources, config.engine)
         self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer, models
 
 from vectord.housekeeping import GuardedLogger
 from vectord.schema import Int32
+from vectord.text.tokenizer_file import is_library_failure
 
 log = GuardedLogger(logging.getLogger("vectord.text"))
 
@@ -84,8 +85,8 @@ class FastWordPiece:
         try:
             rows = _read(self._library, [texts[i] for i in sure])
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
+            if not is_library_failure(error) and not isinstance(error, ValueError):
+                raise  # of a signal handler
             log.warning("tokie failed, so tokenizers reads these texts: %r", error)
             return found
         for i, ids in zip(sure, rows, strict=True):

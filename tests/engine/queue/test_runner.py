@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -221,6 +222,9 @@ async def test_a_callers_thread_leaves_cached_and_failed_texts_to_the_queue():
     async with running(backend) as runner:
         assert runner.run_alone(Texts.of([text("!")]), runner.kinds) is None
     assert backend.texts_run() == ["!"]
+    for error in (RuntimeError("the device failed"), MemoryError()):
+        async with running(FakeBackend(fail=Mock(side_effect=error))) as runner:
+            assert runner.run_alone(Texts.of([text("ab")]), runner.kinds) is None
 
 
 async def test_a_callers_thread_and_the_queue_never_share_a_stream():

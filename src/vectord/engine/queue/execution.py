@@ -13,7 +13,6 @@ reads.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -46,9 +45,21 @@ class Execution:
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
-        """The replies to all texts, in order. Raises nothing, not even a SystemExit of the operator's own class; in the
-        main thread, which runs lone texts of the library, KeyboardInterrupt."""
+        """The replies to all texts, in order. Raises nothing, not even a SystemExit of the operator's own class."""
         return self._run(batch.items, stream, batch.alone)
+
+    def run_alone(self, item: Item, stream: int) -> Answers | None:
+        """The answers to all texts of an item, in a caller's thread. None: `run` is to try again.
+
+        Raises what the caller's signal handlers raise meanwhile, if they have a class of their own for it."""
+        try:
+            packed = pack((item,), self._outputs, alone=len(item) == 1)
+            outputs = self.backend.forward(packed.batch, stream)
+            self._check_shapes(outputs, packed)
+        except (MemoryError, RuntimeError, ValueError):  # those of the device's libraries
+            return None
+        is_whole = all(map(_is_finite, outputs.values()))
+        return self._answers(item, packed, outputs, packed.firsts[0]) if is_whole else None
 
     def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
         texts = sum(map(len, items))
@@ -64,8 +75,6 @@ class Execution:
             logger.warning("out of memory with %d texts: trying halves", texts)
             parts: Sequence[Sequence[Item]] = _halves(items, texts // 2)
         except BaseException as cause:  # the device's library may raise anything
-            if isinstance(cause, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                raise
             if texts == 1:
                 logger.error("a text of %d tokens failed", items[0].tokens, exc_info=cause)
                 return [(items[0], _failure(InferenceFailed("The model failed on this text."), cause))]

@@ -131,15 +131,11 @@ class Worker:
         self._deliver(BatchOutcome(batch, replies, started_s, started_s, self.now_s(), device))
 
     def run_alone(self, item: Item) -> Answers | None:
-        """The answers, computed in the calling thread, which may be any. None: the item has to wait in the queue, or a
-        text failed. Threads of the queue wait meanwhile. Has no timeout."""
+        """See Execution.run_alone; the calling thread may be any. Threads of the queue wait meanwhile. Has no
+        timeout."""
         stream = self._devices.all_streams[0]
         with self._locks[stream]:
-            if self._stopping:
-                return None
-            replies = stream.device.execution.run(unscheduled_batch([item], alone=len(item) == 1), stream.number)
-        _, answers = replies[0]
-        return None if len(replies) > 1 or isinstance(answers, InferenceFailed) else answers
+            return None if self._stopping else stream.device.execution.run_alone(item, stream.number)
 
     def put_on(self, device: int, items: Sequence[Item]) -> None:
         """Run these as one batch on that device, without a retry on another."""
