@@ -102,43 +102,34 @@ def harmless(reason: str, keys: str, *values: object) -> dict[str, Harmless]:
     return {key: Harmless(reason, one_of(*values)) if values else Harmless(reason) for key in keys.split()}
 
 
-# --- config.json: keys of all architectures; each class in networks/ has its own, HARMLESS -----------------------
+# --- config.json: keys that transformers' classes or published models with code of their own (auto_map) have; each
+# class in networks/ has its own, HARMLESS ------------------------------------------------------------------------
 
 CONFIG: Mapping[str, Harmless] = {
     **harmless(
         "names, versions and dtypes of the files, which the reader of the folder uses",
-        "_attn_implementation_autoset _commit_hash _name_or_path architectures auto_map dtype finetuning_task language "
-        "license model_type name_or_path task_specific_params torch_dtype transformers_version "
-        "vocab_size_or_config_json_file",
+        "_attn_implementation_autoset _commit_hash _name_or_path architectures auto_map dtype finetuning_task "
+        "model_type name_or_path torch_dtype transformers_version",
     ),
     **harmless("tokenizer.json is used unchanged", "tokenizer_class"),
     **harmless(
         "training only",
         "attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout classifier_dropout_prob dropout "
         "embd_pdrop embedding_dropout gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_factor "
-        "initializer_range label_smoothing layerdrop loss_type mlp_dropout pooler_dropout resid_pdrop "
-        "tf_legacy_loss use_bfloat16 xla_device",
+        "initializer_range mlp_dropout pooler_dropout resid_pdrop",
     ),
     **harmless(
         "speed and memory only",
-        "_attn_implementation attn_implementation chunk_size_feed_forward torchscript use_cache use_flash_attn",
+        "_attn_implementation attn_implementation chunk_size_feed_forward use_cache use_flash_attn",
     ),
+    **harmless("generation of text only", "cache_implementation decoder_start_token_id temperature"),
     **harmless(
-        "generation of text only",
-        "bad_words_ids begin_suppress_tokens cache_implementation decoder_start_token_id diversity_penalty do_sample "
-        "early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id "
-        "forced_eos_token_id length_penalty max_length max_new_tokens min_length no_repeat_ngram_size num_beam_groups "
-        "num_beams num_return_sequences prefix remove_invalid_values repetition_penalty return_dict_in_generate "
-        "suppress_tokens temperature top_k top_p typical_p",
-    ),
-    **harmless(
-        "which of its results a class returns",
-        "output_attentions output_hidden_states output_past output_scores return_dict use_return_dict",
+        "which of its results a class returns", "output_attentions output_hidden_states output_past return_dict"
     ),
     **harmless(
         "labels, scores and dimensions, which the reader of the folder uses",
-        "_num_labels id2label label2id matryoshka_dimensions num_labels problem_type "
-        "sbert_ce_default_activation_function sentence_transformers",
+        "id2label label2id matryoshka_dimensions num_labels problem_type sbert_ce_default_activation_function "
+        "sentence_transformers",
     ),
     **harmless(
         "names and ids of tokens, which the tokenizer decides",
@@ -146,9 +137,8 @@ CONFIG: Mapping[str, Harmless] = {
         "pad_token_id sep_token sep_token_id unk_token unk_token_id",
     ),
     **harmless("names of adapters, which their reader uses", "task_names"),
-    **harmless("only heads over the vocabulary read it", "tie_encoder_decoder tie_word_embeddings tie_weights_"),
+    **harmless("only heads over the vocabulary read it", "tie_word_embeddings"),
     **harmless("only decoders of text that is translated", "add_cross_attention is_decoder is_encoder_decoder", False),
-    **harmless("heads that were removed: none", "pruned_heads", {}),
 }
 
 

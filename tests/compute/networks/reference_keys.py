@@ -21,8 +21,10 @@ from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from vectord.checkpoints.config_keys import REFERENCE_KEYS
+from vectord.checkpoints.kinds.encoder_decoder import T5GEMMA2
 from vectord.checkpoints.kinds.pages import PAGES
 from vectord.checkpoints.kinds.qwen_vl import GENERATIONS
+from vectord.checkpoints.kinds.towers import TOWERS
 from vectord.compute.networks.network import ARCHITECTURES
 
 SOURCES = Path(transformers.__file__).parent
@@ -68,7 +70,7 @@ def reference_keys() -> Mapping[str, Any]:
     for name in SHARED:
         shared |= read_names(SOURCES / f"{name}.py")
     shared |= set(re.findall(r'"([a-z_]+)"', (SOURCES / "configuration_utils.py").read_text("utf-8")))
-    architectures = {*ARCHITECTURES, *(pages.model_type for pages in PAGES.values())}
+    architectures = {*ARCHITECTURES, *TOWERS, T5GEMMA2, *(pages.model_type for pages in PAGES.values())}
     architectures |= {name for generation in GENERATIONS for name in (generation, f"{generation}_text")}
     types = {name for architecture in architectures for name in (architecture, architecture.replace("_", "-"))}
     own = {name: keys_of(CONFIG_MAPPING[name]) - shared for name in sorted(types.intersection(CONFIG_MAPPING))}

@@ -108,7 +108,7 @@ _PROCESSOR = {
 _HARMLESS = {
     **harmless("the tokenizer has it", "image_token_id image_token_index"),
     **harmless("only heads of the base model read it", "classifier_bias classifier_dropout classifier_pooling"),
-    **harmless("training only", "ignore_index initializer_cutoff_factor"),
+    **harmless("training only", "initializer_cutoff_factor"),
     **harmless("the sections have it", "hidden_size projection_dim vocab_size"),
 }
 

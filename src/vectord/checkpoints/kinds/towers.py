@@ -16,7 +16,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread
+from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread, transformers_reads
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import ModelFolder
@@ -85,7 +85,8 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
         raise ConfigError(f"pooling {pooling}: {folder.root} has its own, for texts and for images")
     towers, config = TOWERS[folder.model_type], folder.config
     text, images = _section(folder, "text"), _section(folder, "vision")
-    refuse_unread(config, {**CONFIG, **harmless("the tensors have it", "projection_dim logit_scale_init_value")})
+    own = harmless("the tensors have it", "projection_dim logit_scale_init_value")
+    refuse_unread(config, {**CONFIG, **own}, transformers_reads(config, folder.model_type))
     tokenizer = str(folder.tokenizer_config.get("tokenizer_class")).removesuffix("Fast")
     is_siglip = towers.image_layer is None
     if is_siglip:

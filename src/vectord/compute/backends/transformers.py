@@ -73,9 +73,6 @@ _HARMLESS = {
     **decoder.HARMLESS,
     **harmless("the reader of the folder uses it", "hidden_size max_position_embeddings n_positions"),
     **harmless("the class decides it", "is_encoder_decoder"),
-    **harmless("of other libraries, with its usual value", "attention_mode", "longformer"),
-    **harmless("the same", "ignore_attention_mask", False),
-    **harmless("the size of a buffer", "n_ctx"),
 }
 
 # Of architectures that only transformers has; of others, the classes in networks/ list their own.

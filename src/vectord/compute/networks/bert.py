@@ -20,7 +20,7 @@ from vectord.compute.ops.base import T
 class Bert(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
-        **harmless("ERNIE's, without vectors of tasks", "task_id task_type_vocab_size"),
+        **harmless("ERNIE's, without vectors of tasks", "task_type_vocab_size"),
     }
     HARMLESS_TENSORS = (
         *encoder.HARMLESS_TENSORS,

@@ -42,14 +42,12 @@ TRANSFORMERS_NAMES = replace(encoder.TRANSFORMERS_NAMES, mlp=("mlp.fc1",), down=
 class Roberta(EncoderArchitecture[T]):
     HARMLESS = {
         **encoder.HARMLESS,
-        **harmless("speed and memory only", "use_flash_attn use_reentrant"),
+        **harmless("speed and memory only", "use_reentrant"),
         **harmless(
             "of adapters, which checkpoints/adapters.py reads",
             "load_trained_adapters lora_adaptations lora_alpha lora_rank task_instructions",
         ),
         **harmless("training only", "lora_dropout_p lora_main_params_trainable"),
-        **harmless("the usual width of the vector", "truncate_dim", None),
-        **harmless("no layer after the pooling", "emb_pooler", None),
         **harmless("only with rotary positions", "rotary_emb_base"),
     }
     HARMLESS_TENSORS = (
