@@ -165,7 +165,7 @@ def _embedding_route(dialect: Dialect) -> Route:
 
 
 def embedded(vectors: Float32) -> EmbedResult:
-    usage = Usage(lengths=TextLengths([12] * len(vectors)), characters=50, timings=Timings(total_s=0.002))
+    usage = Usage(lengths=TextLengths([12] * len(vectors)), characters=50, timings=Timings(ended_s=0.002))
     return EmbedResult(
         model="m",
         fingerprint="f00d",
@@ -224,7 +224,7 @@ def _metrics(accept: str, rounds: int) -> Cost:
         key, model = keys[number % len(keys)], models[number % len(models)].name
         for status in METRICS_STATUSES:
             metrics.observe(_exchange(dialect, route, status, key))
-        caller, timings = Caller(client=key, named=True, route=route), Timings(total_s=0.1)
+        caller, timings = Caller(client=key, named=True, route=route), Timings(ended_s=0.1)
         metrics.observe(RequestEnded(caller=caller, operation="embed", model=model, texts=1, timings=timings))
 
     async def page() -> bytes:

@@ -430,13 +430,28 @@ class TextLengths(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a request: in all; of tokenization; then until its first forward pass begins, and from there until its
-    last one ends, both 0 if it needed none."""
+    """When a request began, entered the queue, began its first forward pass, ended its last one, and ended, by
+    time.perf_counter, which all processes of a machine share. Without a forward pass, queued_s, first_s and last_s are
+    equal."""
 
-    total_s: float = 0.0
-    tokenizing_s: float = 0.0
-    waiting_s: float = 0.0
-    computing_s: float = 0.0
+    began_s: float = 0.0
+    queued_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    ended_s: float = 0.0
+    tokenizing_s: float = 0.0  # seconds of tokenization, before the queue
+
+    @property
+    def total_s(self) -> float:
+        return self.ended_s - self.began_s
+
+    @property
+    def waiting_s(self) -> float:
+        return self.first_s - self.queued_s
+
+    @property
+    def computing_s(self) -> float:
+        return self.last_s - self.first_s
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

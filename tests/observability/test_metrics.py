@@ -17,12 +17,12 @@ from vectord.products.tei.metrics import TeiMetrics
 from vectord.schema import Caller, TextLengths, Timings
 
 ANYONE = Caller(client="10.0.0.1", route="/v1/embeddings")
-TIMES = Timings(tokenizing_s=0.001, waiting_s=0.004, computing_s=0.02, total_s=0.03)
+TIMES = Timings(tokenizing_s=0.001, first_s=0.004, last_s=0.024, ended_s=0.03)
 
 
 def report(model: str, operation: str, error: str | None = None, texts: int = 0, tokens: int = 0) -> RequestEnded:
     lengths = TextLengths([tokens // texts] * texts if texts else ())
-    times = TIMES if error is None else Timings(total_s=0.01)
+    times = TIMES if error is None else Timings(ended_s=0.01)
     return RequestEnded(
         caller=ANYONE,
         operation=operation,

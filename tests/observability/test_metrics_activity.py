@@ -44,7 +44,7 @@ def test_a_model_has_sums_of_its_requests() -> None:
     """Requests, errors, tokens, texts, truncated texts, then answers by duration. An error without a model has none."""
     metrics = watched()
     lengths = TextLengths.of([TextLength(9, 4), TextLength(4, 4)])
-    metrics.observe(answered(texts=2, tokens=8, lengths=lengths, timings=Timings(total_s=0.0012)))
+    metrics.observe(answered(texts=2, tokens=8, lengths=lengths, timings=Timings(ended_s=0.0012)))
     metrics.observe(answered(error="InputTooLong"))
     metrics.observe(answered(model="", error="ModelNotFound"))
     sums = figures(metrics, "live")["models"]

@@ -118,7 +118,7 @@ def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
     metrics = watched()
     for tokens in (50, 100):
         metrics.observe(batch(model="secret-model", texts=2, tokens=tokens, padding_tokens=0, bulk_tokens=10))
-    waited = Timings(waiting_s=0.25)
+    waited = Timings(first_s=0.25)
     metrics.observe(
         RequestEnded(caller=Caller(), operation="embed", model="secret-model", texts=2, tokens=33, timings=waited)
     )

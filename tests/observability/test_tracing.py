@@ -22,9 +22,11 @@ from tests.server.live import Reply, ask, get, live, post
 
 from vectord.config import TelemetryConfig
 from vectord.observability import tracing
+from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing, sampled_trace_id
 from vectord.products.common.dialect import load_dialects
+from vectord.schema import Timings
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -88,6 +90,24 @@ async def test_a_request_is_a_span_with_its_steps_in_it(protocol: str) -> None:
     assert (service["service.name"], service["service.version"]) == ("search", "1.2.3")
     if protocol == "http":
         assert collector.paths == ["/v1/traces"]
+
+
+async def test_a_step_has_its_own_times() -> None:
+    """Time between two steps, such as for a model's load, belongs to neither."""
+    timings = Timings(began_s=2, queued_s=7, first_s=8, last_s=9, ended_s=9.5, tokenizing_s=1)
+    done = Exchange(method="POST", dialect="d", route="/r", request_id="", began_s=0, ended_s=11, timings=timings)
+    done.steps = Steps(1, 2, 10, 10.5)
+    with grpc_collector() as collector:
+        async with traced(collector.endpoint) as tracer:
+            tracer.end(tracer.begin("POST", "/r", {}, 0.0), done)
+        spans = spans_of(collector.received())
+    zero = spans["POST /r"].start_time_unix_nano
+    found = {
+        name: (round((each.start_time_unix_nano - zero) / 1e9, 3), round((each.end_time_unix_nano - zero) / 1e9, 3))
+        for name, each in spans.items()
+    }
+    assert found["tokenize"] == (6, 7)
+    assert (found["queue"], found["forward"], found["render"]) == ((7, 8), (8, 9), (10, 10.5))
 
 
 async def test_a_request_without_a_trace_starts_one() -> None:

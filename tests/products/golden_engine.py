@@ -285,7 +285,7 @@ def _usage(inputs: Sequence[Input]) -> Usage:
 
 
 def _timings(texts: int) -> Timings:
-    return Timings(tokenizing_s=0.0019 * texts, waiting_s=0.0029999, computing_s=0.0351, total_s=1.2345)
+    return Timings(tokenizing_s=0.0019 * texts, first_s=0.0029999, last_s=0.0380999, ended_s=1.2345)
 
 
 def _chunked(request: DocumentsRequest) -> DocumentsResult:

@@ -51,7 +51,7 @@ def parsed(dialect: Dialect, path: str, body: object, **facts: Any) -> Call:
 
 def usage(lengths: Sequence[tuple[int, int]] = ((3, 3), (9, 4))) -> Usage:
     """lengths: tokens seen and kept of each text."""
-    timings = Timings(tokenizing_s=0.0019 * len(lengths), waiting_s=0.0029999, computing_s=0.0351, total_s=1.2345)
+    timings = Timings(tokenizing_s=0.0019 * len(lengths), first_s=0.0029999, last_s=0.0380999, ended_s=1.2345)
     lengths_of = [TextLength(seen, kept) for seen, kept in lengths]
     return Usage(lengths=TextLengths.of(lengths_of), characters=40, timings=timings, device="cpu")
 

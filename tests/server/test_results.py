@@ -116,7 +116,7 @@ def test_the_list_of_truncated_inputs_is_bounded() -> None:
 
 def test_steps_are_in_milliseconds() -> None:
     """Two of the product, and three of the engine for the whole request."""
-    timings = Timings(tokenizing_s=0.0015, waiting_s=0.002, computing_s=0.25)
+    timings = Timings(tokenizing_s=0.0015, queued_s=10.0, first_s=10.002, last_s=10.252)
     assert server_timing(Steps(10.0, 10.001, 10.3, 10.3005), timings) == (
         "parse;dur=1.000, tokenize;dur=1.500, queue;dur=2.000, inference;dur=250.000, render;dur=0.500"
     )

@@ -342,7 +342,7 @@ class Engine:
             task = self._task(caller)
             if tokenized is not None:
                 task.tokenized = tokenized
-                task.started_s -= tokenized.seconds
+                task.began_s -= tokenized.seconds
             admission = self._admissions[WORK[type(request)].operation]
             try:
                 await admission.enter(caller.client, patient=isinstance(request, EmbedRequest) and request.waits)
@@ -404,7 +404,7 @@ class Engine:
                 for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))
             )
             results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await in_turns(work))
-        return MultiResult(results=results, usage=usage_together([result.usage for result in results], task.started_s))
+        return MultiResult(results=results, usage=usage_together([result.usage for result in results], task.began_s))
 
     async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
         if request.model is not None and ":" in request.model:
@@ -606,7 +606,7 @@ class Engine:
                 operation="multi" if isinstance(request, MultiRequest) else WORK[type(request)].operation,
                 model=model,
                 error=_failure(error, task.caller),
-                timings=Timings(total_s=time.perf_counter() - task.started_s),
+                timings=Timings(began_s=task.began_s, ended_s=time.perf_counter()),
             )
         )
 

@@ -164,19 +164,15 @@ class Tracing:
 
 
 def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:
-    """(name, start, end) by time.perf_counter. Only the durations of the engine's steps are known, so they follow
-    one another."""
+    """(name, start, end) by time.perf_counter. Tokenization ends where the wait in the queue begins."""
     steps, timings = exchange.steps, exchange.timings
     if steps is None:
         return
     yield "parse", steps.body_read_s, steps.parsed_s
     if timings is not None:
-        start_s = steps.parsed_s
-        lengths = (("tokenize", timings.tokenizing_s), ("queue", timings.waiting_s), ("forward", timings.computing_s))
-        for name, seconds in lengths:
-            end_s = min(start_s + seconds, steps.answered_s)
-            yield name, start_s, end_s
-            start_s = end_s
+        yield "tokenize", max(steps.parsed_s, timings.queued_s - timings.tokenizing_s), timings.queued_s
+        yield "queue", timings.queued_s, timings.first_s
+        yield "forward", timings.first_s, timings.last_s
     yield "render", steps.answered_s, steps.rendered_s
 
 

@@ -213,11 +213,12 @@ class RequestPipeline:
             exchange, usage = record.exchange, getattr(result, "usage", None)
             exchange.model = getattr(result, "model", None)
             if isinstance(usage, Usage):  # a gRPC stream has many results
-                exchange.texts = (exchange.texts or 0) + len(usage.lengths)
+                texts = len(usage.lengths)
+                exchange.texts = (exchange.texts or 0) + texts
                 exchange.tokens = (exchange.tokens or 0) + usage.tokens
                 exchange.timings = usage.timings
-            if isinstance(result, EmbedResult):
-                exchange.embedded = (exchange.embedded or 0) + len(result.usage.lengths)
+                if isinstance(result, EmbedResult):
+                    exchange.embedded = (exchange.embedded or 0) + texts
             if record.key is not None and record.key.tokens_per_minute is not None:
                 # The result counts even where the quota is out of reach: with front-ends, the engine's process has it.
                 await self._housekeeping.wait(self.gate.limits.spend(record.key, result))

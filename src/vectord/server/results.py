@@ -107,8 +107,8 @@ def server_timing(steps: Steps, timings: Timings | None) -> str:
     if timings is None:
         return f"{parse}, {render}"
     return (
-        f"{parse}, tokenize;dur={timings.tokenizing_s * 1000:.3f}, queue;dur={timings.waiting_s * 1000:.3f}, "
-        f"inference;dur={timings.computing_s * 1000:.3f}, {render}"
+        f"{parse}, tokenize;dur={timings.tokenizing_s * 1000:.3f}, "
+        f"queue;dur={timings.waiting_s * 1000:.3f}, inference;dur={timings.computing_s * 1000:.3f}, {render}"
     )
 
 

@@ -28,7 +28,7 @@ async def classify(target: ModelOrComposite, request: ClassifyRequest, task: Tas
     task.check_count("inputs", len(inputs))
     _check_scores(len(inputs), len(labels))
     async with task.use(served) as runner:
-        truncate = runner.truncates(request.text)
+        truncate = request.text.truncates(runner.auto_truncate)
         texts = await task.read(runner, ReadRequest(inputs=inputs, options=request.text, truncate=truncate))
         if request.each_token:
             _check_scores(len(texts.ids), len(labels), "tokens")

@@ -52,7 +52,7 @@ async def embed_documents(target: ModelOrComposite, request: DocumentsRequest, t
         owners: Sequence[int] = [i for i, chunks in enumerate(chunked) for _ in chunks]
         further_tokens = 0  # read again, as the context of a window
         if request.late:
-            truncate = runner.truncates(request.text)
+            truncate = request.text.truncates(runner.auto_truncate)
             late = ReadRequest(inputs=request.documents, options=request.text, truncate=truncate, chunks=chunked)
             texts = await task.read(runner, late)
             ran = await task.run(runner, texts, DENSE)

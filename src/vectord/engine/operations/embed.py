@@ -420,7 +420,7 @@ def reads_by_table(runner: ModelRunner, options: TextOptions) -> bool:
 def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:
     if reads_by_table(runner, options):
         options = replace(options, add_special_tokens=False)  # as SparseStaticEmbedding reads them
-    return ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
+    return ReadRequest(inputs=inputs, options=options, truncate=options.truncates(runner.auto_truncate))
 
 
 def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[Texts | InvalidRequest]:

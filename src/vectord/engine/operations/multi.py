@@ -74,20 +74,29 @@ async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
 
 def lane_of(request: MultiRequest) -> Lane | None:
     """Many small parts are a bulk job too; None: the lane of each part depends on its own size."""
-    tokens = sum(map(_characters, request.requests)) // CHARACTERS_PER_TOKEN
-    return "bulk" if tokens > BULK_TOKENS else None
+    n_characters = 0
+    for part in request.requests:
+        inputs = _inputs(part)
+        n_characters += characters(inputs)
+        if isinstance(part, RerankRequest) and isinstance(part.query, str):
+            n_characters += len(part.query) * len(inputs)
+    return "bulk" if n_characters // CHARACTERS_PER_TOKEN > BULK_TOKENS else None
 
 
-def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
-    """The usage of all parts, with their lengths in order. started_s: of the request, on the clock of Task."""
+def usage_together(usages: Sequence[Usage], began_s: float) -> Usage:
+    """The usage of all parts, with their lengths in order. began_s: of the request."""
+    timings = [usage.timings for usage in usages]
+    ran = [each for each in timings if each.last_s > each.first_s] or timings[:1]
     return Usage(
         lengths=TextLengths.join([usage.lengths for usage in usages]),
         characters=sum(usage.characters for usage in usages),
         timings=Timings(
-            total_s=time.perf_counter() - started_s,
-            tokenizing_s=sum(usage.timings.tokenizing_s for usage in usages),
-            waiting_s=min((usage.timings.waiting_s for usage in usages), default=0.0),
-            computing_s=max((usage.timings.computing_s for usage in usages), default=0.0),
+            began_s=began_s,
+            queued_s=min(each.queued_s for each in ran),
+            first_s=min(each.first_s for each in ran),
+            last_s=max(each.last_s for each in ran),
+            ended_s=time.perf_counter(),
+            tokenizing_s=sum(each.tokenizing_s for each in timings),
         ),
         further_tokens=sum(usage.further_tokens for usage in usages),
         device=",".join(dict.fromkeys(usage.device for usage in usages if usage.device)),
@@ -98,9 +107,3 @@ def _inputs(part: EmbedRequest | RerankRequest | ClassifyRequest) -> Sequence[In
     if isinstance(part, RerankRequest):
         return part.passages
     return part.ids or part.inputs if isinstance(part, ClassifyRequest) else part.inputs
-
-
-def _characters(part: EmbedRequest | RerankRequest | ClassifyRequest) -> int:
-    query = part.query if isinstance(part, RerankRequest) else None
-    queries = len(query) * len(_inputs(part)) if isinstance(query, str) else 0
-    return queries + characters(_inputs(part))

@@ -204,7 +204,7 @@ async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces
         read = ReadRequest(
             inputs=pieces.texts if reads_images else _texts(pieces.texts),
             options=request.text,
-            truncate=runner.truncates(request.text),
+            truncate=request.text.truncates(runner.auto_truncate),
             query=question,
             instruction=request.instruction,
         )

@@ -66,10 +66,12 @@ class Task(msgspec.Struct):
     max_inputs: int
     force_dimensions: bool = False  # for all requests
     tokenized: TokenizedTexts | None = None  # the inputs of this request, if a front-end has tokenized them
-    started_s: float = msgspec.field(default_factory=time.perf_counter)
-    tokenized_s: float = 0.0  # spent on tokenizing so far
-    began_s: float = math.inf  # when the first text entered the queue
-    forwards_s: tuple[float, float] = (math.inf, -math.inf)  # from the begin of the first to the end of the last
+    # Its times so far, as Timings has them.
+    began_s: float = msgspec.field(default_factory=time.perf_counter)
+    queued_s: float = math.inf
+    first_s: float = math.inf
+    last_s: float = -math.inf
+    tokenizing_s: float = 0.0
     # Shared by the parts of a MultiRequest: the models that have accepted one of them. The other parts would otherwise
     # be rejected for a queue that consists of their own siblings.
     entered: set[ModelRunner] | None = None
@@ -81,12 +83,12 @@ class Task(msgspec.Struct):
 
     async def read(self, runner: ModelRunner, request: ReadRequest) -> Texts:
         if self.tokenized is not None and self.tokenized.fingerprint == runner.spec.fingerprint:
-            self.tokenized_s += self.tokenized.seconds
+            self.tokenizing_s += self.tokenized.seconds
             return self.tokenized.texts
         if request.query is not None and runner.spec.listwise is not None:  # all inputs together
             began_s = time.perf_counter()
             texts = await self.pool.run(characters(request.inputs), partial(runner.encoder.read, request))
-            self.tokenized_s += time.perf_counter() - began_s
+            self.tokenizing_s += time.perf_counter() - began_s
             return texts
         once, each = 0, len(request.options.prompt or "")
         if isinstance(request.query, str) and runner.spec.yes_no is not None:  # one text with the query for each input
@@ -124,9 +126,9 @@ class Task(msgspec.Struct):
         finally:
             if images is not None:
                 images.release()
-                self.tokenized_s += images.seconds
-        self.began_s = min(self.began_s, ran.began_s)
-        self.forwards_s = (min(self.forwards_s[0], ran.started_s), max(self.forwards_s[1], ran.ended_s))
+                self.tokenizing_s += images.seconds
+        self.queued_s, self.first_s = min(self.queued_s, ran.queued_s), min(self.first_s, ran.first_s)
+        self.last_s = max(self.last_s, ran.last_s)
         return replace(ran, failures={**ran.failures, **failures}) if failures else ran
 
     async def _with_features(
@@ -177,7 +179,7 @@ class Task(msgspec.Struct):
             encoded = await self.pool.images.spread(inputs, encode_part, once=once, each=each)
         else:
             encoded = await self.pool.spread(inputs, encode, once=once, each=each)
-        self.tokenized_s += time.perf_counter() - began_s
+        self.tokenizing_s += time.perf_counter() - began_s
         return encoded
 
     async def whole_lengths(
@@ -277,17 +279,20 @@ def usage_of(
     task: Task, lengths: TextLengths, inputs: Sequence[TextOrPair], ran: RunResult, *, further_tokens: int = 0
 ) -> Usage:
     """The request's tokens, characters and times up to now. inputs: as the client sent them."""
-    ran_any = task.forwards_s[1] >= task.forwards_s[0]
+    ended_s = time.perf_counter()
+    ran_any = task.last_s >= task.first_s
     return Usage(
         lengths=lengths,
         characters=sum(map(len, cast("Sequence[str]", inputs)))
         if set(map(type, inputs)) == {str}
         else sum(map(_count_characters, inputs)),
         timings=Timings(
-            total_s=time.perf_counter() - task.started_s,
-            tokenizing_s=task.tokenized_s,
-            waiting_s=max(0.0, task.forwards_s[0] - task.began_s) if ran_any else 0.0,
-            computing_s=task.forwards_s[1] - task.forwards_s[0] if ran_any else 0.0,
+            began_s=task.began_s,
+            queued_s=task.queued_s if ran_any else ended_s,
+            first_s=task.first_s if ran_any else ended_s,
+            last_s=task.last_s if ran_any else ended_s,
+            ended_s=ended_s,
+            tokenizing_s=task.tokenizing_s,
         ),
         further_tokens=further_tokens,
         device=ran.device,

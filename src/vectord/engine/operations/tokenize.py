@@ -21,7 +21,7 @@ async def tokenize(target: ModelOrComposite, request: TokenizeRequest, task: Tas
                 request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
             ),
         )
-        task.tokenized_s = time.perf_counter() - began_s
+        task.tokenizing_s = time.perf_counter() - began_s
     usage = usage_of(task, TextLengths([*map(len, tokens)]), request.inputs, NOTHING_RAN)
     return TokenizeResult(model=target.name, tokens=tokens, usage=usage, max_input_tokens=target.lead.spec.max_tokens)
 

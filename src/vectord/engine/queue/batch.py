@@ -136,9 +136,9 @@ class Job:
         self.keys: Sequence[CacheKey] = ()  # of its texts; empty: they are neither cached nor shared with other jobs
         self.joined: list[tuple[Job, int]] = []  # texts of other jobs, or earlier ones of its own, that it waits for
         self.waiters: dict[int, list[tuple[Job, int]]] = {}  # by text: which texts of which jobs have joined it
-        self.began_s = now_s
-        self.started_s = math.inf  # start of its first forward
-        self.ended_s = -math.inf  # end of its last forward
+        self.queued_s = now_s
+        self.first_s = math.inf
+        self.last_s = -math.inf
         self.answers: dict[AnswerKind, Float32 | list[Any]] = {}  # of all texts; complete once `done` has a result
         self.has_left = False
         self.count = self._missing = len(texts.cu_seqlens) - 1
@@ -149,8 +149,8 @@ class Job:
         """The answers to its texts at these places, in arrays that nobody else keeps.
 
         started_s, ended_s: of the forward. A job that joined a running text did not wait for all of it."""
-        self.started_s = min(self.started_s, max(started_s, self.began_s))
-        self.ended_s = max(self.ended_s, ended_s)
+        self.first_s = min(self.first_s, max(started_s, self.queued_s))
+        self.last_s = max(self.last_s, ended_s)
         if self.has_left:
             return
         if len(places) == self.count:

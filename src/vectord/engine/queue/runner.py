@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -31,7 +32,7 @@ from vectord.engine.queue.scheduler import BULK_TOKENS, BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.housekeeping import GuardedLogger, Housekeeping
-from vectord.schema import AnswerKind, Caller, Float32, Int32, Lane, TextOptions
+from vectord.schema import AnswerKind, Caller, Float32, Int32, Lane
 from vectord.text.sequence import Encoder, Texts, Tokenizer
 
 logger = GuardedLogger(logging.getLogger("vectord.engine"))
@@ -44,9 +45,10 @@ ALONE_TOKENS = 64  # of a text that a caller's thread may run: other texts wait 
 class RunResult(msgspec.Struct, frozen=True):
     answers: Answers  # of all texts, in order
     failures: Mapping[int, VectordError] = {}  # index -> error; its answers have no meaning
-    began_s: float = math.inf  # start of the wait; inf if every text hit the cache, as started_s
-    started_s: float = math.inf  # start of the first forward
-    ended_s: float = -math.inf  # end of the last forward
+    # As in Timings; inf and -inf if every text hit the cache.
+    queued_s: float = math.inf
+    first_s: float = math.inf
+    last_s: float = -math.inf
     device: str = ""  # the devices of the model, each once: cuda:0,cuda:1
 
     def rows(self, kind: AnswerKind) -> Float32:
@@ -89,6 +91,7 @@ class ModelRunner:
         self.spec = spec
         self.kinds = frozenset(spec.kinds)
         self.use_images = use_images
+        self.auto_truncate = config.auto_truncate
         self._name = name
         self._config = config
         self._cache = cache
@@ -165,12 +168,9 @@ class ModelRunner:
         check_room(queued_tokens, tokens, speed)
         max_wait_s = self._config.max_queue_wait_s
         if caller.deadline_s is not None:  # a request that would be late is refused
-            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self.worker.now_s()))
+            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - time.monotonic()))
         if not entered and queued_tokens / speed > max_wait_s:
             check_wait(self.worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
-
-    def truncates(self, options: TextOptions) -> bool:
-        return options.truncates(self._config.auto_truncate)
 
     async def run(
         self,
@@ -206,7 +206,7 @@ class ModelRunner:
                 self.check_wait(lane, caller, tokens, entered=entered)
                 if decode is not None:
                     places = await decode(job, places, self._config.max_queue_wait_s)
-                    job.began_s = self.worker.now_s()
+                    job.queued_s = self.worker.now_s()
                 await self._queue(job, places, lane, device)
             await job.done
             answers = job.answers
@@ -219,9 +219,9 @@ class ModelRunner:
         return RunResult(
             answers,
             job.failures,
-            began_s=math.inf if misses == [] else job.began_s,
-            started_s=job.started_s,
-            ended_s=job.ended_s,
+            queued_s=math.inf if misses == [] else job.queued_s,
+            first_s=job.first_s,
+            last_s=job.last_s,
             device=self.facts.device,
         )
 

@@ -85,7 +85,7 @@ class Worker:
         self._hung_threads: list[tuple[Device, threading.Thread]] = []
         self._housekeeping = Housekeeping(f"freeing the memory of {name}")
 
-    now_s = staticmethod(time.monotonic)  # the clock of BatchOutcome.started_s
+    now_s = staticmethod(time.perf_counter)  # the clock of BatchOutcome.started_s
 
     @property
     def stalled(self) -> bool:

@@ -19,7 +19,7 @@ from vectord.products.common.vectors import EmbeddingList, embedding_items, list
 from vectord.products.tei.errors import sentence_of
 from vectord.products.tei.metrics import TeiMetrics
 from vectord.products.tei.routes import TextsBody, text_options
-from vectord.products.tei.usage import compute_headers, tokenization_s
+from vectord.products.tei.usage import compute_headers, mean_times
 from vectord.schema import EmbedRequest, EmbedResult
 
 ROUTES = Routes({"truncate_side": "truncation_direction"})
@@ -70,12 +70,8 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 
 def render_embed(result: EmbedResult) -> Rendered:
-    timings = result.usage.timings
-    durations = {
-        "tokenization": rust_duration(tokenization_s(result.usage)),
-        "queue": rust_duration(timings.waiting_s),
-        "inference": rust_duration(timings.computing_s),
-    }
+    names = ("tokenization", "queue", "inference")
+    durations = dict(zip(names, map(rust_duration, mean_times([result.usage])), strict=True))
     items = embedding_items(result.dense["float"], "float")
     return list_answer(result, items, headers=compute_headers(result.usage), timings=durations)
 

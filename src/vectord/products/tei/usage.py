@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vectord.schema import Usage
 
 
@@ -11,23 +13,29 @@ def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, st
     x-compute-type is the constant gpu+optimized in TEI. Here it names what computed; a handler class with the device
     `auto` selects that itself, and the header is absent.
     """
-    timings = usage.timings
-    total = _ms(timings.total_s)
+    total = _ms(usage.timings.total_s)
+    tokenization, queue, inference = map(_ms, mean_times([usage]))
     computed_on = {"cpu": "cpu", "cuda": "gpu", "mps": "gpu"}.get(usage.device.partition(":")[0])
     return ({} if computed_on is None else {"x-compute-type": f"{computed_on}+optimized"}) | {
         "x-compute-time": total,
         "x-compute-characters": str(usage.characters if characters is None else characters),
         "x-compute-tokens": str(usage.tokens),
         "x-total-time": total,
-        "x-tokenization-time": _ms(tokenization_s(usage)),
-        "x-queue-time": _ms(timings.waiting_s),
-        "x-inference-time": _ms(timings.computing_s),
+        "x-tokenization-time": tokenization,
+        "x-queue-time": queue,
+        "x-inference-time": inference,
     }
 
 
-def tokenization_s(usage: Usage) -> float:
-    """TEI's mean over the texts."""
-    return usage.timings.tokenizing_s / max(1, len(usage.lengths))
+def mean_times(usages: Sequence[Usage]) -> tuple[float, float, float]:
+    """Seconds of tokenization, a mean over the texts; in the queue and of inference, means over the requests."""
+    times = [usage.timings for usage in usages]
+    texts = max(1, sum(len(usage.lengths) for usage in usages))
+    return (
+        sum(each.tokenizing_s for each in times) / texts,
+        sum(each.waiting_s for each in times) / len(times),
+        sum(each.computing_s for each in times) / len(times),
+    )
 
 
 def _ms(seconds: float) -> str:

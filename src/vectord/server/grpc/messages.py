@@ -21,7 +21,7 @@ from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLa
 from vectord.products.common.models import first_model, tag_of
 from vectord.products.common.ranking import best_labels
 from vectord.products.tei.routes import places
-from vectord.products.tei.usage import tokenization_s
+from vectord.products.tei.usage import mean_times
 from vectord.schema import Float32, Request, Result, Side, TextOptions, Usage
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.http.hardening.body import MAX_STRINGS, MAX_VALUES
@@ -169,7 +169,7 @@ def ranking(query: str, texts: Sequence[str], return_text: bool, result: schema.
     characters = len(query) * len(texts) + sum(map(len, texts))
     return pb.RerankResponse(
         ranks=ranks(result.scores, result.logits, texts if return_text else None),
-        metadata=metadata(result.usage, characters),
+        metadata=metadata(result.usage, characters=characters),
     )
 
 
@@ -269,16 +269,19 @@ def truncation(message: Any, prompt_name: str | None = None) -> TextOptions:
     return TextOptions(truncate=message.truncate, truncate_side=side, prompt_name=prompt_name)
 
 
-def metadata(usage: Usage, characters: int | None = None) -> pb.Metadata:
-    """The cost of a request. characters: None for those of the inputs."""
-    timings = usage.timings
+def metadata(*usages: Usage, characters: int | None = None) -> pb.Metadata:
+    """The cost of the requests that a response answers. characters: None for those of the inputs."""
+    tokenizing_s, waiting_s, computing_s = mean_times(usages)
+    total_s = max(usage.timings.ended_s for usage in usages) - min(usage.timings.began_s for usage in usages)
+    if characters is None:
+        characters = sum(usage.characters for usage in usages)
     return pb.Metadata(
-        compute_chars=min(usage.characters if characters is None else characters, UINT32_MAX),
-        compute_tokens=min(usage.tokens, UINT32_MAX),
-        total_time_ns=_ns(timings.total_s),
-        tokenization_time_ns=_ns(tokenization_s(usage)),
-        queue_time_ns=_ns(timings.waiting_s),
-        inference_time_ns=_ns(timings.computing_s),
+        compute_chars=min(characters, UINT32_MAX),
+        compute_tokens=min(sum(usage.tokens for usage in usages), UINT32_MAX),
+        total_time_ns=_ns(total_s),
+        tokenization_time_ns=_ns(tokenizing_s),
+        queue_time_ns=_ns(waiting_s),
+        inference_time_ns=_ns(computing_s),
     )
 
 

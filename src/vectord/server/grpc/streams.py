@@ -5,24 +5,21 @@ task, on the event loop.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
-from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
 
 from vectord.budget import Budget
 from vectord.errors import EmptyInput, PayloadTooLarge
-from vectord.schema import RerankRequest, RerankResult, TextLengths, Timings, Usage
+from vectord.schema import RerankRequest, RerankResult, Usage
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.messages import NAMES, NO_TEXTS, ParsedMessage, decode_message, metadata, ranks, truncation
 
 T = TypeVar("T")
 
 TEXT_OVERHEAD_BYTES = 256  # per text of a RankStream, in addition to its own bytes
-MEANS = ("tokenizing_s", "waiting_s", "computing_s")  # the times of a stream that are the means of its texts
 STREAM_TOO_LARGE = "The texts of a stream may have at most {limit} bytes together."
 
 
@@ -82,11 +79,9 @@ class RankStream:
     def __init__(self, limit_bytes: int) -> None:
         """limit_bytes: of all texts together, since the response needs all of them."""
         self._room = Budget(limit_bytes)
-        self._began_s = time.perf_counter()
         self._first: pb.RerankStreamRequest | None = None  # its raw_scores and return_text apply to the whole stream
         self._texts: list[str] = []
-        self._characters = 0
-        self._scored: list[tuple[float, float, int, Timings]] = []  # score, logit, tokens and times of each text
+        self._scored: list[tuple[float, float, Usage]] = []  # score, logit and usage of each text
 
     def begin(self, content: bytes) -> Callable[[], ParsedMessage]:
         """What makes the request of the next message, on any thread. Called in the order of the messages.
@@ -101,7 +96,6 @@ class RankStream:
         if self._first is None:
             self._first = message
         self._texts.append(message.text)
-        self._characters += len(message.query) + len(message.text)
         return partial(self._read, message, self._first.raw_scores)
 
     def _read(self, message: pb.RerankStreamRequest, raw: bool) -> ParsedMessage:
@@ -111,17 +105,14 @@ class RankStream:
     def add(self, result: RerankResult) -> None:
         """The result of the first message without a score."""
         logits = result.scores if result.logits is None else result.logits
-        self._scored.append((float(result.scores[0]), float(logits[0]), result.usage.tokens, result.usage.timings))
+        self._scored.append((float(result.scores[0]), float(logits[0]), result.usage))
 
     def response(self) -> bytes:
         """Raises EmptyInput for a stream without texts."""
         if self._first is None:
             raise EmptyInput(NO_TEXTS, field="texts")
         texts = self._texts if self._first.return_text else None
-        scores, logits, tokens, times = zip(*self._scored, strict=True)
+        scores, logits, usages = zip(*self._scored, strict=True)
         ranked = ranks(np.array(scores, np.float32), np.array(logits, np.float32), texts)
-        means = {name: fmean(getattr(each, name) for each in times) for name in MEANS}
-        timings = Timings(**means, total_s=time.perf_counter() - self._began_s)
-        usage = Usage(lengths=TextLengths(), characters=self._characters, timings=timings, further_tokens=sum(tokens))
-        content: bytes = pb.RerankResponse(ranks=ranked, metadata=metadata(usage)).SerializeToString()
+        content: bytes = pb.RerankResponse(ranks=ranked, metadata=metadata(*usages)).SerializeToString()
         return content
