@@ -85,7 +85,6 @@ def build(
     if metrics is not None:
         metrics.watch(engine.gauges, lambda: engine.models().models)
         metrics.watch_keys(gate.keys.names)
-        engine.rate_limited = metrics.own.rate_limited
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:

@@ -341,10 +341,6 @@ class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: str
 
 
-class ShowStatistics(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The engine's counts since its start."""
-
-
 class MultiRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Several requests in one body: all are answered, or the first failure is."""
 
@@ -362,7 +358,7 @@ ModelRequest: TypeAlias = (
     | DecodeRequest
 )
 ManageRequest: TypeAlias = ListModels | LoadModel | UnloadModel | PullModel | RemoveModel
-Request: TypeAlias = ModelRequest | ManageRequest | ShowStatistics | MultiRequest
+Request: TypeAlias = ModelRequest | ManageRequest | MultiRequest
 # The requests that need a forward pass; in metrics and logs, too.
 Operation: TypeAlias = Literal["embed", "documents", "similarity", "rerank", "classify"]
 
@@ -653,19 +649,6 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     required: Literal["any", "first", "all"] = "any"  # models that must answer before the server is ready
 
 
-class Statistics(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Counts since the start. `embed_` counts requests for vectors, `batches` those of embedding models; refused
-    requests, for vectors or scores, met a full queue or a rate limit."""
-
-    uptime_s: float
-    embed_requests: int
-    embed_texts: int
-    batches: int
-    refused_requests: int
-    device: str
-    gpu: Gpu | None = None  # of that device
-
-
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a device with its own memory. allocated, reserved: by this process."""
 
@@ -723,6 +706,5 @@ Result: TypeAlias = (
     | ModelList
     | PullResult
     | RemoveResult
-    | Statistics
     | MultiResult
 )

@@ -1,4 +1,4 @@
-"""The events that the engine reports, and its statistics since the start."""
+"""The events that the engine reports."""
 
 from __future__ import annotations
 
@@ -19,18 +19,8 @@ from tests.engine.fakes import (
     settle,
 )
 
-from vectord.engine.engine import Engine
-from vectord.errors import InputTooLong, ModelNotFound, Overloaded, QueueTimedOut, TimedOut
-from vectord.schema import (
-    Caller,
-    ChunkOptions,
-    DocumentsRequest,
-    EmbedRequest,
-    RerankRequest,
-    ShowStatistics,
-    Statistics,
-    TokenizeRequest,
-)
+from vectord.errors import ModelNotFound, QueueTimedOut, TimedOut
+from vectord.schema import Caller, EmbedRequest, RerankRequest
 
 ASKER = Caller(client="search", named=True, route="/v1/embeddings")
 
@@ -95,84 +85,23 @@ async def test_a_missed_deadline_is_not_a_cancellation() -> None:
     assert [ended.error for ended in observer.reports] == ["TimedOut"]
 
 
-ANYONE = Caller()
-
-
-async def show(engine: Engine) -> Statistics:
-    result = await engine.answer(ShowStatistics(), ANYONE)
-    assert isinstance(result, Statistics)
-    return result
-
-
-async def test_answered_embedding_requests_are_counted():
-    """With their texts; not failed requests and other operations."""
-    async with serving_one(M3) as (engine, _):
-        for inputs in (["a", "b"], ["c"]):
-            await engine.answer(EmbedRequest(inputs=inputs), ANYONE)
-        await engine.answer(DocumentsRequest(documents=["abcdef"], chunks=ChunkOptions(max_tokens=4)), ANYONE)
-        await engine.answer(TokenizeRequest(inputs=["ab"]), ANYONE)
-        with pytest.raises(InputTooLong):
-            await engine.answer(EmbedRequest(inputs=["x" * 100]), ANYONE)
-        shown = await show(engine)
-    assert (shown.embed_requests, shown.embed_texts, shown.refused_requests) == (3, 4, 0)
-    assert shown.device == "cpu"
-
-
-async def test_batches_of_the_self_test_are_not_counted():
-    """Only those of requests, failed ones included."""
-    backend = FakeBackend()
-    async with serving(backend, cache_bytes=0) as engine:
-        assert (await show(engine)).batches == 0
-        for text in ("a", "b", "a"):
-            await engine.answer(EmbedRequest(inputs=[text]), ANYONE)
-        assert (await show(engine)).batches == len(backend.batches) == 3
-
-
-async def test_batches_of_a_reranker_are_not_counted():
-    """Smart Embedder's figures count embedding only."""
-    models = [M3, CROSS_ENCODER]
-    backends = [backend_for(model) for model in models]
-    async with serving(*backends, models=models, cache_bytes=0) as engine:
-        await engine.answer(RerankRequest(query="q", passages=["a"], model="m1"), ANYONE)
-        assert (await show(engine)).batches == 0
-        assert len(backends[1].batches) == 1
-        await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
-        assert (await show(engine)).batches == 1
-
-
-async def test_requests_that_wait_too_long_are_refused_ones():
-    """Each type of request for its own place."""
-    models = [M3, CROSS_ENCODER]
+async def test_a_request_that_waits_too_long_is_reported_as_refused() -> None:
+    """Each type of request waits for its own place."""
+    models, observer = [M3, CROSS_ENCODER], Recorder()
     backends = [backend_for(model) for model in models]
     limits = {"max_concurrent_requests": 1, "max_concurrent_reranks": 1, "queue_timeout_s": 0.01}
-    async with serving(*backends, models=models, **limits) as engine:
+    async with serving(*backends, models=models, observer=observer, **limits) as engine:
         for backend in backends:
             close_gate(backend)
         rank = RerankRequest(query="q", passages=["a"])
-        running = [asyncio.create_task(engine.answer(one, ANYONE)) for one in (EmbedRequest(inputs=["a"]), rank)]
+        running = [asyncio.create_task(engine.answer(one, ASKER)) for one in (EmbedRequest(inputs=["a"]), rank)]
         for backend in backends:
             await entered(backend)
         for request in (EmbedRequest(inputs=["b"]), rank):
             with pytest.raises(QueueTimedOut):
-                await engine.answer(request, ANYONE)
-        assert (await show(engine)).refused_requests == 2
+                await engine.answer(request, ASKER)
+        refused = [("embed", "QueueTimedOut"), ("rerank", "QueueTimedOut")]
+        assert [(ended.operation, ended.error) for ended in observer.reports] == refused
         for backend in backends:
             backend.gate.set()
         await asyncio.gather(*running)
-
-
-async def test_refused_requests_are_counted():
-    """For any full queue, and by the server's rate limits."""
-    backend = FakeBackend()
-    async with serving(backend, max_concurrent_requests=1) as engine:
-        close_gate(backend)
-        first = asyncio.create_task(engine.answer(EmbedRequest(inputs=["a"]), ANYONE))
-        await entered(backend)
-        for _ in range(2):
-            with pytest.raises(Overloaded):
-                await engine.answer(EmbedRequest(inputs=["b"]), ANYONE)
-        assert (await show(engine)).refused_requests == 2  # answered by a full server
-        engine.rate_limited = lambda: 1
-        assert (await show(engine)).refused_requests == 3
-        backend.gate.set()
-        await first

@@ -22,13 +22,13 @@ def watched() -> Metrics:
     return metrics
 
 
-def figures(metrics: Metrics, part: FigurePart) -> dict[str, Any]:
-    shown: dict[str, Any] = orjson.loads(orjson.dumps(metrics.figures(part)))
+async def figures(metrics: Metrics, part: FigurePart) -> dict[str, Any]:
+    shown: dict[str, Any] = orjson.loads(orjson.dumps(await metrics.figures(part)))
     return shown
 
 
 def record(metrics: Metrics) -> None:
-    metrics.activity.record(figures(metrics, "live"))
+    metrics.activity.record(metrics.live_figures(gauges()))
 
 
 def answered(**changes: Any) -> RequestEnded:
@@ -40,29 +40,29 @@ def exchange(status: int = 200, error: str | None = None, dialect: str = "openai
     return Exchange(dialect=dialect, status=status, error=error, ended_s=1.004, **fixed, **changes)
 
 
-def test_a_model_has_sums_of_its_requests() -> None:
+async def test_a_model_has_sums_of_its_requests() -> None:
     """Requests, errors, tokens, texts, truncated texts, then answers by duration. An error without a model has none."""
     metrics = watched()
     lengths = TextLengths.of([TextLength(9, 4), TextLength(4, 4)])
     metrics.observe(answered(texts=2, tokens=8, lengths=lengths, timings=Timings(ended_s=0.0012)))
     metrics.observe(answered(error="InputTooLong"))
     metrics.observe(answered(model="", error="ModelNotFound"))
-    sums = figures(metrics, "live")["models"]
+    sums = (await figures(metrics, "live"))["models"]
     assert list(sums) == ["m"]
     assert sums["m"][:5] == [2, 1, 8, 2, 1]
     assert sums["m"][5:7] == [0, 1] and sum(sums["m"][5:]) == 1
 
 
-def test_errors_are_counted_by_status_and_class() -> None:
+async def test_errors_are_counted_by_status_and_class() -> None:
     """Of clients' requests; probes and pages are not counted."""
     metrics = watched()
     for event in (exchange(), exchange(429, "Overloaded"), exchange(429, "Overloaded"), exchange(400, "InputTooLong")):
         metrics.observe(event)
     metrics.observe(exchange(404, "NoSuchRoute", dialect="server"))
-    assert figures(metrics, "live")["errors_by"] == {"429 Overloaded": 2, "400 InputTooLong": 1}
+    assert (await figures(metrics, "live"))["errors_by"] == {"429 Overloaded": 2, "400 InputTooLong": 1}
 
 
-def test_a_step_of_the_history_has_the_differences_since_the_last() -> None:
+async def test_a_step_of_the_history_has_the_differences_since_the_last() -> None:
     """With the models and errors of the step only."""
     metrics = watched()
     metrics.observe(exchange(500, "InferenceFailed"))
@@ -72,7 +72,7 @@ def test_a_step_of_the_history_has_the_differences_since_the_last() -> None:
     metrics.observe(exchange(429, "Overloaded"))
     metrics.observe(answered(tokens=7))
     record(metrics)
-    history = figures(metrics, "history")
+    history = await figures(metrics, "history")
     (step,) = history["steps"]
     assert (step["requests"], step["errors"], step["tokens"]) == (2, 1, 7)
     assert step["errors_by"] == {"429 Overloaded": 1}
@@ -81,12 +81,12 @@ def test_a_step_of_the_history_has_the_differences_since_the_last() -> None:
     assert history["last"]["requests"] == 3
 
 
-def test_the_history_has_one_hour() -> None:
+async def test_the_history_has_one_hour() -> None:
     """At its step; older steps leave it."""
     metrics = watched()
     for _ in range(STEPS + 5):
         record(metrics)
-    history = figures(metrics, "history")
+    history = await figures(metrics, "history")
     assert len(history["steps"]) == STEPS
     assert 3600 <= STEPS * history["step_s"] < 3800
 
@@ -96,12 +96,12 @@ async def test_the_history_is_kept_while_no_page_is_open(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "STEP_S", 0.001)
     metrics = watched()
     task = asyncio.create_task(metrics.keep_history())
-    while len(figures(metrics, "history")["steps"]) < 2:
+    while len((await figures(metrics, "history"))["steps"]) < 2:
         await asyncio.sleep(0.001)
     task.cancel()
 
 
-def test_recent_requests_have_their_outcome_and_no_text() -> None:
+async def test_recent_requests_have_their_outcome_and_no_text() -> None:
     """The last one first, a bounded number, without probes and lists. The reason of an error may quote a client's
     words."""
     metrics = watched()
@@ -110,7 +110,7 @@ def test_recent_requests_have_their_outcome_and_no_text() -> None:
     metrics.observe(exchange(dialect="server"))
     metrics.observe(exchange())  # GET /v1/models
     metrics.observe(exchange(400, "InvalidField", reason="got 'a secret text'"))
-    recent = figures(metrics, "requests")["requests"]
+    recent = (await figures(metrics, "requests"))["requests"]
     assert len(recent) == RECENT
     assert (recent[0]["status"], recent[0]["error"], recent[0]["model"]) == (400, "InvalidField", None)
     assert {name: recent[1][name] for name in ("status", "model", "texts", "tokens", "ms", "key")} == {

@@ -75,8 +75,8 @@ def test_a_batch_counts_by_lane_with_its_fill_and_padding() -> None:
 # --- the console ----------------------------------------------------------------------------------------------
 
 
-def figures(metrics: Metrics) -> dict[str, Any]:
-    shown = orjson.loads(orjson.dumps(metrics.figures("live")))
+async def figures(metrics: Metrics) -> dict[str, Any]:
+    shown = orjson.loads(orjson.dumps(await metrics.figures("live")))
     assert isinstance(shown, dict)
     return shown
 
@@ -99,7 +99,7 @@ def watched() -> Metrics:
     return metrics
 
 
-def test_the_console_counts_requests_of_clients_only() -> None:
+async def test_the_console_counts_requests_of_clients_only() -> None:
     """Not its own polls, probes and scrapes."""
     metrics = watched()
     for dialect, status in [("openai", 200), ("tei", 429), ("server", 200)]:
@@ -107,13 +107,13 @@ def test_the_console_counts_requests_of_clients_only() -> None:
             method="POST", dialect=dialect, route="/r", status=status, request_id="", began_s=0.0, ended_s=0.004
         )
         metrics.observe(exchange)
-    shown = figures(metrics)
+    shown = await figures(metrics)
     assert (shown["requests"], shown["errors"]) == (2, 1)
     bucket = shown["latency"]["bounds_s"].index(0.005)
     assert shown["latency"]["counts"][bucket] == sum(shown["latency"]["counts"]) == 2
 
 
-def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
+async def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
     """The mean fill of a batch is the sum of fills divided by the number of forwards."""
     metrics = watched()
     for tokens in (50, 100):
@@ -123,7 +123,7 @@ def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
         RequestEnded(caller=Caller(), operation="embed", model="secret-model", texts=2, tokens=33, timings=waited)
     )
     metrics.observe(CacheLookedUp(model="secret-model", hits=3, misses=4))
-    shown = figures(metrics)
+    shown = await figures(metrics)
     assert (shown["forwards"], shown["forward_fill"]) == (2, 1.5)
     assert (shown["run_tokens"], shown["tokens"], shown["texts"]) == (150, 33, 2)
     assert (shown["waits"], shown["waited_s"]) == (1, 0.25)
@@ -131,13 +131,13 @@ def test_the_console_shows_sums_of_forwards_and_tokens() -> None:
     assert shown["saturation"] >= 0.25
 
 
-def test_the_console_shows_the_present_state() -> None:
+async def test_the_console_shows_the_present_state() -> None:
     """Memory of the process, the models and the devices; a clock for rates. The load of all names no
     model: a key that may not use a model must not learn of it."""
     before = time.monotonic()
     metrics = watched()
     metrics.observe(ModelStateChanged("secret-model", "ready", 1.0))
-    shown = figures(metrics)
+    shown = await figures(metrics)
     assert shown["memory"]["models_bytes"] == 120
     assert shown["memory"]["resident_bytes"] is None or shown["memory"]["resident_bytes"] > 2**20
     assert shown["devices"] == {"cuda:0": {"used_bytes": 70}}
@@ -146,6 +146,6 @@ def test_the_console_shows_the_present_state() -> None:
     assert (shown["version"], shown["uptime_s"] >= 0) == ("0", True)
 
 
-def test_without_an_engine_the_console_has_no_figures() -> None:
+async def test_without_an_engine_the_console_has_no_figures() -> None:
     """None, which the page receives as 404."""
-    assert Metrics("0").figures("live") is None
+    assert await Metrics("0").figures("live") is None

@@ -46,12 +46,10 @@ from vectord.schema import (
     RerankRequest,
     RerankResult,
     Result,
-    ShowStatistics,
     SimilarityRequest,
     SimilarityResult,
     Span,
     Sparse,
-    Statistics,
     TextLength,
     TextLengths,
     Timings,
@@ -196,10 +194,6 @@ class GoldenEngine:
                 return PullResult(model=request.model, state="pulling", done_bytes=3, total_bytes=9)
             case RemoveModel():
                 return RemoveResult(model=request.model, freed_bytes=9)
-            case ShowStatistics():
-                return Statistics(
-                    uptime_s=90_187.9, embed_requests=4, embed_texts=7, batches=3, refused_requests=1, device="cpu"
-                )
         raise AssertionError(request)
 
     def _listed(self, model: str | None) -> ModelList:

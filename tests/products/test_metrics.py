@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from tests.engine.fakes import CROSS_ENCODER, M3, backend_for, serving
 
 from vectord.engine.events import RequestEnded
+from vectord.errors import InputTooLong
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Gauge, Histogram, Snapshot
+from vectord.observability.metrics import Metrics
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
 from vectord.products.tei.metrics import SECONDS as TEI_SECONDS
 from vectord.products.tei.metrics import TeiMetrics
-from vectord.schema import Caller, DeviceMemory, Gauges
+from vectord.schema import Caller, DeviceMemory, EmbedRequest, Gauges, RerankRequest
 
 REQUESTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 FORWARDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
@@ -67,9 +72,7 @@ def test_smart_embedder_counts_an_empty_input_as_an_error(route: str, series: st
     counted."""
     families = SmartEmbedderMetrics({})
     for dialect, error in (("smart_embedder", "EmptyInput"), ("tei", "EmptyInput"), ("smart_embedder", "WrongType")):
-        families.http_answered(
-            Exchange(method="POST", dialect=dialect, route=route, request_id="", began_s=0, error=error)
-        )
+        families.http_answered(exchange(dialect, route, error))
     pages = "".join(one.text(in_open_metrics=False) for one in families.instruments())
     shown = dict(line.rsplit(" ", 1) for line in pages.splitlines() if not line.startswith("#"))
     assert float(shown[series]) == 1
@@ -98,6 +101,41 @@ def test_smart_embedders_queue_counts_requests() -> None:
     assert (families.active.values[()], families.rerank_active.values[()]) == (1, 0)
 
 
+async def test_smart_embedders_figures_count_embedding_only() -> None:
+    """Answered requests, their texts and batches; neither the self-test nor reranks. A refusal counts for both, a wrong
+    key for none."""
+    metrics, models = Metrics("0", [SmartEmbedderMetrics({})]), [M3, CROSS_ENCODER]
+    backends = [backend_for(model) for model in models]
+    async with serving(*backends, models=models, cache_bytes=0, observer=metrics.observe) as engine:
+        metrics.watch(engine.gauges, lambda: engine.models().models)
+        for inputs in (["a", "b"], ["c"]):
+            await engine.answer(EmbedRequest(inputs=inputs), Caller())
+        await engine.answer(RerankRequest(query="q", passages=["a"], model="m1"), Caller())
+        with pytest.raises(InputTooLong):
+            await engine.answer(EmbedRequest(inputs=["x" * 100]), Caller())
+        for operation in ("embed", "rerank"):
+            metrics.observe(RequestEnded(operation=operation, caller=Caller(), error="QueueTimedOut"))
+        for error, route in (("RateLimited", "/rerank"), ("RateLimited", "/embeddings"), ("Unauthorized", "/rerank")):
+            metrics.observe(exchange("smart_embedder", route, error))
+        shown = await metrics.figures("product")
+    assert shown == {
+        "uptime": "0h 0m 0s",
+        "uptime_seconds": 0,
+        "total_requests": 2,
+        "total_sentences": 3,
+        "total_batches": 2,
+        "rejected_requests": 4,
+        "hardware": "CPU",
+    }
+
+
+def test_the_hours_of_smart_embedders_uptime_continue_above_24(monkeypatch: pytest.MonkeyPatch) -> None:
+    families = SmartEmbedderMetrics({})
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 90_187)
+    assert families.figures(())["uptime"] == "25h 3m 7s"
+
+
 def test_semantic_explorers_gauge_is_all_memory_in_use() -> None:
     """By any process. The GPU's busy share is shown only if there is a GPU."""
     families = SemanticExplorerMetrics()
@@ -122,13 +160,13 @@ def test_semantic_explorer_counts_malformed_bodies_as_failures(
 ) -> None:
     """Other errors reach the engine, which reports them."""
     families = SemanticExplorerMetrics()
-    families.handlers()[Exchange](
-        Exchange(
-            method="POST", dialect=dialect, route=path, status=400, request_id="r", began_s=0, ended_s=1, error=error
-        )
-    )
+    families.handlers()[Exchange](exchange(dialect, path, error))
     found = (families.embeds.values.get(("", "failure"), 0), families.reranks.values.get(("", "failure"), 0))
     assert found == (embeds, reranks)
+
+
+def exchange(dialect: str, route: str, error: str) -> Exchange:
+    return Exchange(method="POST", dialect=dialect, route=route, status=400, request_id="r", began_s=0, error=error)
 
 
 def snapshot(devices: dict[str, DeviceMemory]) -> Snapshot:

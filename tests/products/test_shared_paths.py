@@ -167,7 +167,6 @@ GETS = """
 /v1/models              openai
 /v1/models/org/model    openai
 /info                   tei
-/stats                  smart_embedder
 /health/status          semantic_explorer
 /api/embedders          semantic_explorer
 /api/rerankers          semantic_explorer

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.products.results import incoming, model_info, model_list, parsed, route_of, usage
+from tests.products.results import model_info, model_list, parsed, usage
 
 from vectord.errors import InvalidField
 from vectord.products.common.dialect import Call
 from vectord.products.smart_embedder import DIALECT
-from vectord.products.smart_embedder.metrics import health
-from vectord.schema import EmbedResult, Gpu, Sparse, Statistics
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, health
+from vectord.schema import EmbedResult, Gpu, Sparse
 
 ALL = frozenset({"dense", "sparse", "colbert"})
 MODELS = (
@@ -90,11 +90,8 @@ def test_health_and_stats_describe_the_gpu():
     gpu = Gpu("NVIDIA GeForce RTX 4060 Laptop GPU", 8_585_216_000)
     facts = health(model_list(model_info(device="cuda:0", gpu=gpu)), True)["gpu"]
     assert (facts["device_info"], facts["memory_gb"]) == (gpu.name, 8.0)
-    figures = Statistics(
-        uptime_s=1, embed_requests=0, embed_texts=0, batches=0, refused_requests=0, device="cuda:0", gpu=gpu
-    )
-    shown = route_of(DIALECT, "/stats").parse(incoming({})).render(figures)
-    assert json.loads(shown.body)["hardware"] == "NVIDIA GeForce RTX 4060 Laptop GPU (8.00 GB)"
+    shown = SmartEmbedderMetrics({}).figures([model_info(device="cuda:0", gpu=gpu)])
+    assert shown["hardware"] == "NVIDIA GeForce RTX 4060 Laptop GPU (8.00 GB)"
 
 
 def test_health_names_devices_of_loaded_models_only() -> None:

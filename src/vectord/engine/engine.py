@@ -25,7 +25,7 @@ from vectord.config import Config, EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.cache.shared import SharedCache
-from vectord.engine.events import BatchRan, Event, ModelStateChanged, Observer, RequestEnded, discard
+from vectord.engine.events import Event, ModelStateChanged, Observer, RequestEnded, discard
 from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.pulls import Pulls
 from vectord.engine.models.registry import (
@@ -54,7 +54,6 @@ from vectord.errors import (
     ModelFailed,
     ModelUnavailable,
     Overloaded,
-    QueueTimedOut,
     TimedOut,
     VectordError,
 )
@@ -91,9 +90,7 @@ from vectord.schema import (
     RerankRequest,
     RerankResult,
     Result,
-    ShowStatistics,
     SimilarityRequest,
-    Statistics,
     Timings,
     TokenizeRequest,
     UnloadModel,
@@ -122,10 +119,7 @@ WORK: Mapping[type[Request], Work] = {
     TokenizeRequest: Work("tokenize", tokenize, "inputs"),
     DecodeRequest: Work("decode", decode, "ids"),
 }
-EMBEDDING = frozenset({"embed", "documents"})  # operations whose results are vectors
-QUEUED = EMBEDDING | {"similarity", "rerank"}  # operations whose refusals are counted
 TOKEN_CHARACTERS = 5  # of a usual text's token
-REFUSED = frozenset({Overloaded.__name__, QueueTimedOut.__name__})
 MAX_FOREIGN_SENDERS = 1000  # clients that are remembered, so that each is logged once
 NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart it without that model first."
 
@@ -152,9 +146,6 @@ class Engine:
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
         self._registry = Registry(models, composites)
-        self._started_s = time.monotonic()
-        self._counts: Counter[str] = Counter()  # since then, by the fields of Statistics
-        self.rate_limited: Callable[[], int] = lambda: 0  # requests that the server rejected by its rate limits
         self._observer = observer
         self._active: Counter[str] = Counter()  # by operation
         self._housekeeping = Housekeeping("an observer of the engine")
@@ -357,17 +348,6 @@ class Engine:
             return await self._answer_multi(request, caller)
         if isinstance(request, ListModels):
             return self._list_models(request, caller)
-        if isinstance(request, ShowStatistics):
-            facts = next((runner.facts for runner in self._runners()), None)
-            return Statistics(
-                uptime_s=time.monotonic() - self._started_s,
-                embed_requests=self._counts["embed_requests"],
-                embed_texts=self._counts["embed_texts"],
-                batches=self._counts["batches"],
-                refused_requests=self._counts["refused_requests"] + self.rate_limited(),
-                device=facts.device if facts else "unknown",
-                gpu=facts.gpu if facts else None,
-            )
         if isinstance(request, LoadModel | UnloadModel):
             served = self._registry.named(request.model, caller.models).lead
             for each in (served, *served.further):
@@ -581,16 +561,6 @@ class Engine:
         )
 
     def _observe(self, event: Event) -> None:
-        if isinstance(event, RequestEnded):
-            if event.error is None and event.operation in EMBEDDING:
-                self._counts["embed_requests"] += 1
-                self._counts["embed_texts"] += event.texts
-            elif event.error in REFUSED and event.operation in QUEUED:
-                self._counts["refused_requests"] += 1
-        elif isinstance(event, BatchRan):
-            for served in self._registry.models:
-                if served.name == event.model and served.state != "loading":  # without those of a self-test
-                    self._counts["batches"] += not VECTOR_KINDS.isdisjoint(served.kinds)
         try:
             self._observer(event)
         except Exception as problem:

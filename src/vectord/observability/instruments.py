@@ -172,6 +172,10 @@ class MetricFamilies:
     def look(self, snapshot: Snapshot) -> None:
         """Set the gauges before a scrape."""
 
+    def figures(self, models: Sequence[ModelInfo]) -> Mapping[str, Any]:
+        """The body of `Dialect.figures_path`."""
+        return {}
+
     def instruments(self) -> Sequence[Counter | Histogram]:
         return [value for value in vars(self).values() if isinstance(value, Counter | Histogram)]
 

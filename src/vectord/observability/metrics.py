@@ -25,7 +25,7 @@ from vectord.observability.process_metrics import ProcessMetrics
 from vectord.observability.server_metrics import SECONDS, ServerMetrics
 from vectord.schema import Gauges, ModelInfo
 
-FigurePart: TypeAlias = Literal["live", "history", "requests"]  # parts of the console's data
+FigurePart: TypeAlias = Literal["live", "history", "requests", "product"]  # of the console, and of a product's page
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -108,18 +108,23 @@ class Metrics:
             texts.append("# EOF\n")
         return "".join(texts).encode(), OPEN_METRICS if in_open_metrics else TEXT
 
-    def figures(self, part: FigurePart) -> dict[str, Any] | None:
-        """The console's figures, with the names of all models and keys; None before `watch`."""
+    async def figures(self, part: FigurePart) -> Figures | None:
+        """Those of the console have the names of all models and keys. None before `watch`."""
         if self._gauges is None:
             return None
         match part:
             case "live":
-                load = self.own.live_figures(self._gauges())
-                return {"version": self.version, **load, **self.activity.sums()}
+                return self.live_figures(self._gauges())
             case "history":
                 return self.activity.history()
             case "requests":
                 return {"requests": self.activity.recent()}
+            case "product":
+                return self._families[-1].figures(self._models())
+
+    def live_figures(self, gauges: Gauges) -> Figures:
+        """The present load, and the sums since the start."""
+        return {"version": self.version, **self.own.live_figures(gauges), **self.activity.sums()}
 
     async def keep_history(self) -> None:
         while True:
@@ -127,8 +132,8 @@ class Metrics:
             await asyncio.sleep(STEP_S)
 
     def _record(self) -> None:
-        if (figures := self.figures("live")) is not None:
-            self.activity.record(figures)
+        if self._gauges is not None:
+            self.activity.record(self.live_figures(self._gauges()))
 
     def _shown(self, models: Sequence[ModelInfo]) -> Sequence[ModelInfo]:
         return [replace(model, name=self._label(model.name)) for model in models]

@@ -202,9 +202,6 @@ class ServerMetrics(MetricFamilies):
         self.ready.set(1 if event.state == "ready" else 0, event.model)
         self.model_failed.set(1 if event.state == "failed" else 0, event.model)
 
-    def rate_limited(self) -> int:
-        return int(self.rejected.values[REJECTIONS["RateLimited"],])
-
     def look(self, snapshot: Snapshot) -> None:
         self.log_lines_dropped.add(take_dropped())
         self.look_at_gauges(snapshot.gauges)

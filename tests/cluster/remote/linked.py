@@ -48,12 +48,12 @@ async def serving(
 
 
 @asynccontextmanager
-async def linked(engine: EngineClient | None = None) -> AsyncIterator[Linked]:
+async def linked(engine: EngineClient | None = None, metrics: Metrics | None = None) -> AsyncIterator[Linked]:
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         path = Path(folder) / "engine"  # pytest's own folders have names that are too long for a socket
         listener.bind(str(path))
         listener.listen()
-        chosen, metrics = engine or FakeEngine(), Metrics("1")
+        chosen, metrics = engine or FakeEngine(), metrics or Metrics("1")
         found = Linked(path, listener, chosen, await serving(chosen, listener, metrics, NAMES), metrics)
         try:
             async with asyncio.timeout(20):

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from tests.cluster.remote.linked import front_end, linked, remote
 from tests.cluster.remote.values import same
+from tests.observability.test_server_metrics import gauges
 from tests.products.results import model_info, model_list
+from tests.server.asgi import call
 from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
 
@@ -20,6 +22,7 @@ from vectord.cluster.remote import client, frames, link, server
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_call
 from vectord.cluster.remote.frames import FrameKind, frame
+from vectord.config import ServerConfig
 from vectord.errors import (
     UNFORESEEN,
     InferenceFailed,
@@ -31,9 +34,12 @@ from vectord.errors import (
     VectordError,
 )
 from vectord.observability.exchange import ConnectionsCounted, Exchange
-from vectord.products.common.dialect import Rate
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Rate, load_dialects
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, ModelList, Request, Result
 from vectord.server.admission.buckets import Draw
+from vectord.server.http.app import create_app
 
 ONE = EmbedRequest(inputs=["text"])
 
@@ -423,6 +429,22 @@ async def test_metrics_include_all_front_ends() -> None:
         assert b'vectord_requests_rejected_total{reason="auth"} 1.0' in page
         assert content_type.startswith("text/plain")
         assert await counting[0].figures("live") is None  # these metrics have no engine
+
+
+async def test_a_products_own_page_counts_all_front_ends() -> None:
+    """Each front-end has it."""
+    metrics = Metrics("1", [SmartEmbedderMetrics({})])
+    metrics.watch(gauges, tuple)
+    async with linked(metrics=metrics) as found, front_end(found) as one, front_end(found) as other:
+        for link in (one, other):
+            RemoteMetrics(link).observe(exchange("/embeddings", 429, "RateLimited"))
+            link.flush_reports()
+        config = ServerConfig(imitates="smart_embedder")
+        for link in (one, other):
+            await RemoteMetrics(link).exposition()
+            app = create_app(RemoteEngine(link), load_dialects(()), config, RemoteMetrics(link))
+            shown = (await call(app, "GET", "/stats")).json
+        assert (shown["rejected_requests"], shown["total_requests"], shown["hardware"]) == (2, 0, "unknown")
 
 
 async def test_the_connections_of_all_front_ends_are_added() -> None:

@@ -63,7 +63,6 @@ SHOWN = {
     "llamacpp": "/v1/health",
     "ollama": "/api/version",
     "semantic_explorer": "/health/status",
-    "smart_embedder": "/stats",
     "weaviate": "/.well-known/live",
 }
 PUBLIC = {

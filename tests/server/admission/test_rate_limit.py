@@ -119,10 +119,10 @@ async def test_pages_are_limited(path: str) -> None:
     assert await server.statuses(1, path, None, peer="10.0.0.2") == [200]
 
 
-@pytest.mark.parametrize(("path", "is_probe"), [("/stats", False), ("/api/version", False), ("/v1/health", True)])
+@pytest.mark.parametrize(("path", "is_probe"), [("/api/version", False), ("/v1/health", True)])
 async def test_public_routes_of_products_are_limited_unless_they_are_probes(path: str, is_probe: bool) -> None:
     """They need no key, so nothing else bounds them."""
-    dialects = load_dialects(("smart_embedder", "ollama", "llamacpp"))
+    dialects = load_dialects(("ollama", "llamacpp"))
     server = Server(*dialects, rate_limit_requests_per_minute=1, rate_limit_burst_size=2, api_key="k")
     assert (429 in await server.statuses(3, path, None)) is not is_probe
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.observability.test_server_metrics import gauges
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
+from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
 from vectord.server.http.app import create_app
 
 
@@ -108,6 +111,16 @@ async def test_the_front_page_has_ollamas_sentence_in_its_profile() -> None:
     engine.states = {"a": "failed"}
     reply = await call(served, "GET", "/")
     assert (reply.status, reply.json["name"]) == (503, "vectord")
+
+
+@pytest.mark.parametrize(("imitates", "status"), [(None, 404), ("tei", 404), ("smart_embedder", 200)])
+async def test_a_products_own_page_exists_under_its_profile_only(imitates: str | None, status: int) -> None:
+    """It needs no key, and is never cached."""
+    metrics = Metrics("0", [SmartEmbedderMetrics({})])
+    metrics.watch(gauges, tuple)
+    served = create_app(FakeEngine(), load_dialects(()), ServerConfig(imitates=imitates, api_key="k"), metrics)
+    reply = await call(served, "GET", "/stats", headers={"authorization": "Bearer k"} if status == 404 else {})
+    assert (reply.status, reply.headers.get("cache-control") == "no-store") == (status, status == 200)
 
 
 @pytest.mark.parametrize("imitates", [None, "smart_embedder"])

@@ -80,7 +80,7 @@ async def test_a_long_history_is_compressed(accept: str, encoding: str | None) -
     metrics = Metrics("0")
     metrics.watch(gauges, tuple)
     for _ in range(300):
-        metrics.activity.record(metrics.figures("live") or {})
+        metrics.activity.record(metrics.live_figures(gauges()))
     app = create_app(FakeEngine(), [EMBED], ServerConfig(), metrics)
     reply = await call(app, "GET", "/console/history", headers={"accept-encoding": accept})
     assert reply.headers.get("content-encoding") == encoding
@@ -105,7 +105,7 @@ def shared(tmp_path: Path) -> Starlette:
     metrics = Metrics("0")
     metrics.watch(gauges, tuple)
     app = create_app(FakeEngine(), [EMBED], ServerConfig(api_keys_file=file), metrics)
-    metrics.activity.record(metrics.figures("live") or {})
+    metrics.activity.record(metrics.live_figures(gauges()))
     for key in ("ann", "ben"):
         for model in ("fake-model", "secret-model"):
             metrics.observe(RequestEnded(caller=Caller(client=key, named=True), operation="embed", model=model))
@@ -122,7 +122,7 @@ def shared(tmp_path: Path) -> Starlette:
                     key=key,
                 )
             )
-    metrics.activity.record(metrics.figures("live") or {})
+    metrics.activity.record(metrics.live_figures(gauges()))
     return app
 
 

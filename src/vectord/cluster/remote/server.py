@@ -23,7 +23,7 @@ from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
-from vectord.observability.metrics import FigurePart, Metrics
+from vectord.observability.metrics import Metrics
 from vectord.schema import ANYONE, Caller, ModelList
 from vectord.server.admission.buckets import TokenBuckets
 
@@ -112,11 +112,7 @@ class _FrontEndConnection(FrameConnection):
             "observe": self._observe,
         }
         if metrics is not None:  # otherwise no front-end asks for them
-
-            async def figures(part: FigurePart) -> dict[str, Any] | None:
-                return metrics.figures(part)
-
-            self._methods |= {"exposition": metrics.exposition, "figures": figures}
+            self._methods |= {"exposition": metrics.exposition, "figures": metrics.figures}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -286,6 +286,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     # Further fields of "settings". Takes the settings of each section by name, and the models in their order.
     logged_settings: Callable[[Mapping[str, Mapping[str, Any]], Sequence[str]], Mapping[str, object]] | None = None
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
+    figures_path: str | None = None  # of a page that needs no key and shows the figures of `metrics`
     rank: int | None = None  # in /docs, which opens ranked products and collapses the others
 
     @property

@@ -1,7 +1,7 @@
 """Smart Embedder: the three vectors of BGE-M3 and a reranker, with a warning for each truncated text.
 
 Texts are always truncated, from the end. The product has no `model`: see `requested_model`. metrics.py has the metric
-families, the keys of /health and the log lines.
+families, /stats, the keys of /health and the log lines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,15 +28,13 @@ from vectord.products.common.fields import about
 from vectord.products.common.models import named_models, none_can, requested_model
 from vectord.products.common.ranking import NoCount, RerankFields, ranked, rerank_request
 from vectord.products.common.vectors import dump_json, json_answer
-from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, ready_lines
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, health, ready_lines
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     ModelInfo,
     RerankResult,
-    ShowStatistics,
     Sparse,
-    Statistics,
     TextLength,
     TextOptions,
     Timings,
@@ -393,45 +391,6 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     return Call(rerank_request(body, body.query, body.passages, name, TRUNCATED, raw=raw), render)
 
 
-# --- statistics -----------------------------------------------------------------------------------------------
-
-
-class StatsAnswer(msgspec.Struct):
-    """Counts of embedding requests only; `rejected_requests` counts all."""
-
-    uptime: str
-    uptime_seconds: int
-    total_requests: int
-    total_sentences: int
-    total_batches: int
-    rejected_requests: int
-    hardware: str
-
-
-ROUTES.add(
-    "GET",
-    "/stats",
-    parse=lambda incoming: Call(ShowStatistics(), render_stats),
-    summary="Count embedded texts since the start",
-    answer=StatsAnswer,
-    public=True,
-)
-
-
-def render_stats(result: Statistics) -> Rendered:
-    seconds = int(result.uptime_s)
-    shown = {
-        "uptime": f"{seconds // 3600}h {seconds // 60 % 60}m {seconds % 60}s",
-        "uptime_seconds": seconds,
-        "total_requests": result.embed_requests,
-        "total_sentences": result.embed_texts,
-        "total_batches": result.batches,
-        "rejected_requests": result.refused_requests,
-        "hardware": "CPU" if result.device == "cpu" else result.device if result.gpu is None else hardware(result.gpu),
-    }
-    return Rendered(body=dump_json(shown), headers={"cache-control": "no-store"})
-
-
 def _ms(timings: Timings) -> float:
     return round(timings.total_s * 1000, 2)
 
@@ -446,4 +405,5 @@ DIALECT = Dialect(
     health=health,
     ready_lines=ready_lines,
     metrics=SmartEmbedderMetrics,
+    figures_path="/stats",
 )

@@ -1,12 +1,13 @@
-"""Smart Embedder's metric families, its keys of /health, and its log lines."""
+"""Smart Embedder's metric families, /stats, its keys of /health, and its log lines."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vectord import __version__
-from vectord.engine.events import BatchRan, RequestEnded
+from vectord.engine.events import BatchRan, ModelStateChanged, RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import BACKPRESSURE, CANCELLED, EMBEDS, INVALID, SECONDS, TIMED_OUT
@@ -40,6 +41,8 @@ GPU_MEMORY = (
 class SmartEmbedderMetrics(MetricFamilies):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """settings: those of the models, by name."""
+        self._began_s = time.monotonic()
+        self._loading: set[str] = set()  # models
         self._fixed = {name: str(settings.get(name) or default) for name, default in MAX_LENGTHS.items()}
         self.requests = Counter("embedding_requests", "Requests for vectors", ("endpoint", "status"))
         self.rejected = Counter("embedding_requests_rejected", "Rejected requests for vectors", ("reason",))
@@ -81,6 +84,7 @@ class SmartEmbedderMetrics(MetricFamilies):
             Exchange: self.http_answered,
             RequestEnded: self.request_ended,
             BatchRan: self.batch_ran,
+            ModelStateChanged: self.model_changed,
         }
 
     def http_answered(self, exchange: Exchange) -> None:
@@ -115,7 +119,12 @@ class SmartEmbedderMetrics(MetricFamilies):
             self.rerank_seconds.observe(event.timings.total_s)
             self.pairs.add(event.texts if event.error is None else 0)
 
+    def model_changed(self, event: ModelStateChanged) -> None:
+        (self._loading.add if event.state == "loading" else self._loading.discard)(event.model)
+
     def batch_ran(self, event: BatchRan) -> None:
+        if event.model in self._loading:  # its self-test
+            return
         if event.scores:
             self.rerank_forward_seconds.observe(event.seconds)
             return
@@ -128,6 +137,22 @@ class SmartEmbedderMetrics(MetricFamilies):
         self.active.set(sum(active.get(operation, 0) for operation in EMBEDS))
         self.rerank_active.set(active.get("rerank", 0))
         self.show(snapshot.models, snapshot.gauges.devices)
+
+    def figures(self, models: Sequence[ModelInfo]) -> Mapping[str, Any]:
+        """The body of /stats: counts of embedding requests only; `rejected_requests` counts all."""
+        seconds = int(time.monotonic() - self._began_s)
+        answered = [count for (_, status), count in self.requests.values.items() if status == "success"]
+        rejected = [*self.rejected.values.items(), *self.rerank_rejected.values.items()]
+        gpu = gpu_of(models)
+        return {
+            "uptime": f"{seconds // 3600}h {seconds // 60 % 60}m {seconds % 60}s",
+            "uptime_seconds": seconds,
+            "total_requests": int(sum(answered)),
+            "total_sentences": int(self.sentences.total()),
+            "total_batches": sum(self.batch_texts.expect().counts),
+            "rejected_requests": int(sum(count for (reason,), count in rejected if reason != "auth")),
+            "hardware": f"{gpu.name} ({gpu.memory_gb:.2f} GB)" if gpu else devices_shown(models),
+        }
 
     def show(self, models: Sequence[ModelInfo], devices: Mapping[str, DeviceMemory]) -> None:
         for gauge, field in self._memory:
@@ -163,6 +188,16 @@ def device_names(models: Sequence[ModelInfo]) -> list[str]:
     return sorted({name for model in models for name in model.device.split(",")} - {"unknown"})
 
 
+def gpu_of(models: Sequence[ModelInfo]) -> Gpu | None:
+    return next((model.gpu for model in models if model.gpu is not None), None)
+
+
+def devices_shown(models: Sequence[ModelInfo]) -> str:
+    """The devices of loaded models, where their GPU is not known."""
+    devices = device_names(models)
+    return ", ".join(name for name in devices if name != "cpu") or ("CPU" if devices else "unknown")
+
+
 VERSION = "1.2.0"  # of the product whose document this package follows
 CPU_SIZES = (1, 8)
 # Its sizes by the GPU's memory: (GB exceeded, batch_size, max_requests_in_batch), for texts of at most SHORT_TOKENS
@@ -181,22 +216,18 @@ def original_sizes(models: Sequence[ModelInfo | None], gpu: Gpu | None) -> Seque
     return next((sizes for above_gb, *sizes in table if gpu.memory_gb > above_gb), table[-1][1:])
 
 
-def hardware(gpu: Gpu) -> str:
-    return f"{gpu.name} ({gpu.memory_gb:.2f} GB)"
-
-
 def health(served: ModelList, ready: bool) -> dict[str, Any]:
     """Models and device; 0 and "unknown" before a model is loaded. Version and sizes are those of the product."""
     embedder, sparse = embedding_models(served.models)
     reranker = next((model for model in served.models if model.reranks), None)
     devices = device_names(served.models)
     gpus = [device for device in devices if device != "cpu"]
-    gpu = next((model.gpu for model in served.models if model.gpu is not None), None)
+    gpu = gpu_of(served.models)
     batch_size, max_requests = original_sizes((embedder, sparse), gpu)
     return {
         "gpu": {
             "available": bool(gpus),
-            "device_info": gpu.name if gpu else ", ".join(gpus) or ("CPU" if devices else "unknown"),
+            "device_info": gpu.name if gpu else devices_shown(served.models),
             "memory_gb": gpu.memory_gb if gpu else 0,
             "device_count": len(gpus),
             "multi_gpu_enabled": len(gpus) > 1,

@@ -21,6 +21,7 @@ from vectord.observability.metrics import FigurePart
 from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect, Rendered, find_dialect
 from vectord.products.common.errors import render_any
+from vectord.products.common.vectors import dump_json
 from vectord.schema import ANYONE
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import Keys
@@ -52,7 +53,7 @@ class MetricsSource(Protocol):
 
     def exposition(self, accept: str = "") -> Awaitable[tuple[bytes, str]]: ...
 
-    def figures(self, part: FigurePart) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None: ...
+    def figures(self, part: FigurePart) -> Awaitable[Mapping[str, Any] | None]: ...
 
 
 class App(Starlette):
@@ -156,6 +157,8 @@ def build_table(
     pages = [*probe_pages(engine, shutdown, __version__, visible, imitated), *docs_pages()]
     if metrics is not None and config.prometheus_port is None:
         pages.append(metrics_page(metrics, config))
+    if metrics is not None and imitated is not None and imitated.figures_path is not None:
+        pages.append(figures_page(metrics, imitated.figures_path))
     source = None if metrics is None else metrics.figures
     pages += console_pages(source, viewer, lambda: examples(dialects, table), config.grafana_url)
     pages += openapi_pages(lambda: table, __version__, example_model)
@@ -174,3 +177,13 @@ def metrics_page(metrics: MetricsSource, config: ServerConfig) -> Page:
         return Rendered(body=body, content_type=content_type)
 
     return Page(path="/metrics", show=show, summary="Metrics for Prometheus", probe=True, limited=True)
+
+
+def figures_page(metrics: MetricsSource, path: str) -> Page:
+    """The page of `Dialect.figures_path`."""
+
+    async def show(headers: Mapping[str, str]) -> Rendered:
+        figures = await metrics.figures("product")
+        return Rendered(body=dump_json(figures), headers={"cache-control": "no-store"})
+
+    return Page(path=path, show=show, summary="Counts since the start")

@@ -32,7 +32,7 @@ _PAGE_FILES = ("style.css", "main.js", "icon.svg")  # those that index.html name
 # visitor has chosen.
 _HEADERS = {**SAFETY_HEADERS, **policy(img="'self' blob:"), "cache-control": "no-cache"}
 
-Source: TypeAlias = Callable[[FigurePart], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
+Source: TypeAlias = Callable[[FigurePart], Awaitable[Mapping[str, Any] | None]]
 
 
 class Viewer(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +55,7 @@ def console_pages(
     example_list = cache(lambda: Rendered(body=orjson.dumps(examples())))
 
     async def show(part: FigurePart, headers: Mapping[str, str]) -> Rendered:
-        figures = None if source is None else source(part)
-        if isinstance(figures, Awaitable):
-            figures = await figures
+        figures = None if source is None else await source(part)
         if figures is None:
             raise NoSuchRoute("This server collects no metrics: the setting `enable_metrics` is off.")
         seen = viewer(headers)
