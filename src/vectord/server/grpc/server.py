@@ -23,7 +23,7 @@ from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
 from vectord.products.common.models import ready_models
-from vectord.server.grpc.services import MAX_MESSAGE_BYTES, MESSAGE_TOO_SLOW, Services
+from vectord.server.grpc.services import MAX_MESSAGE_BYTES, Services
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.hardening.connection_limits import grpc_limit
 from vectord.server.http.listener import certificate_of
@@ -31,7 +31,6 @@ from vectord.server.pipeline import Reload, RequestPipeline, Shutdown
 
 MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
 MAX_HEALTH_CALLS = 64  # of each method of grpc.health.v1; among MAX_CALLS
-HEALTH_MESSAGE_S = 10.0  # until the message of a health check has arrived
 IDLE_S = 300  # how long a connection without calls stays open
 HANDSHAKE_S = 10.0  # for TLS and HTTP/2's first frames; 120 by grpc's default
 KEEPALIVE_S = 60  # idle time before a keepalive ping, and the timeout of the reply to it
@@ -154,11 +153,7 @@ class HealthService(grpc.GenericRpcHandler):  # type: ignore[misc] # without typ
         if not places.hold(1):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many health checks are open.")
         context.add_done_callback(lambda _: places.release(1))
-        try:
-            async with asyncio.timeout(HEALTH_MESSAGE_S):
-                request = await anext(messages, health_pb2.HealthCheckRequest())
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, MESSAGE_TOO_SLOW)
+        request = await anext(messages, health_pb2.HealthCheckRequest())
         if not watches and request.service not in ("", *SERVICES):
             await context.abort(grpc.StatusCode.NOT_FOUND, "No such service.")
         reported = None

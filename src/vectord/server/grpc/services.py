@@ -5,7 +5,8 @@
 A single message that finds the queue full is rejected; messages of a stream wait. Every VectordError becomes a status;
 unexpected exceptions are logged with the request id. A cancelled or expired call cancels its work.
 
-All methods are registered as methods with a stream of messages, so that a call without a message is reported as well.
+All methods are registered as methods with a stream of messages: of any other, grpc keeps the message until a full
+garbage collection if the call is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vectord import errors
 from vectord.budget import Budget
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, Unavailable, UploadTooSlow, VectordError
+from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, Unavailable, VectordError
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.errors import STATUSES, retry_after_s, row_of
 from vectord.products.tei.errors import sentence_of
@@ -47,16 +48,15 @@ Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 DIALECT = "tei"  # the label in the metrics
 
 MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default
-MAX_MESSAGES = 64  # of that size, that are in progress together
-MESSAGE_S = 60.0  # until the message of a call without a stream has arrived
-UNREAD_BYTES = 96 * 2**20  # of large responses that clients have not read
+# grpc bounds calls, not their bytes: of floods with messages of 4 MiB, and of clients that do not read their responses.
+MAX_MESSAGES = 64  # of the largest size, that are in progress together
+UNREAD_BYTES = 96 * 2**20  # of large responses
 BYTES_PER_NUMBER = 4
 # Enough that a batch of short texts fills up, and that one stream does not keep the others from running.
 MAX_ACTIVE = 64
 MAX_ACTIVE_LARGE = 4  # for responses of possibly several MB: vectors or pieces of all tokens of a text
 
 TOO_MUCH_UNREAD = "Too many large responses wait for gRPC clients that do not read them; try again."
-MESSAGE_TOO_SLOW = "The message took too long to arrive."
 
 # Clients retry UNAVAILABLE, and RESOURCE_EXHAUSTED if their configuration says so.
 CODES: Mapping[type[VectordError], StatusCode] = {
@@ -174,11 +174,7 @@ class Services:
     # --- three kinds of calls ---------------------------------------------------------------------------------
 
     async def _unary(self, method: Method, call: GrpcCall) -> bytes:
-        try:
-            async with asyncio.timeout(MESSAGE_S):
-                content = await call.context.read()
-        except TimeoutError:
-            raise UploadTooSlow(MESSAGE_TOO_SLOW) from None
+        content = await call.context.read()
         if content is grpc.aio.EOF:
             raise MalformedBody("The call ended without a message.")
 
