@@ -46,6 +46,12 @@ def read(
     return [*encoder.read(ReadRequest(inputs=inputs, options=options, truncate=truncate, **what), part)]
 
 
+def content_of(encoder: TextEncoder, text: str) -> list[int]:
+    """The tokens of a text alone, as many as there are."""
+    ((*tokens,),) = encoder.tokenize([text], add_special_tokens=False, prompt_name=None)
+    return [token.id for token in tokens]
+
+
 def attended(sequence: TokenSequence) -> int:
     """How many of its tokens are attended to."""
     return len(sequence.ids) if sequence.keys is None else sequence.keys

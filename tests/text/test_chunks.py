@@ -16,6 +16,7 @@ from tests.text.makers import (
     SENTENCES,
     byte_level,
     make_encoder,
+    make_spec,
     read,
     roberta,
     unigram,
@@ -24,10 +25,11 @@ from tests.text.makers import (
 )
 from tokenizers import models, pre_tokenizers, processors
 
+from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
 from vectord.text.chunks import read_document
-from vectord.text.plain import CALL_CHARACTERS
+from vectord.text.plain import CALL_CHARACTERS, PlainTokenizer
 from vectord.text.sequence import Chunk, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 from vectord.text.truncation import PIECE_CHARACTERS
@@ -36,8 +38,20 @@ PLAIN = TextOptions()
 
 
 @pytest.fixture(scope="module", params=ALL, ids=lambda make: make.__name__)
-def encoder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
-    return make_encoder(tmp_path_factory.mktemp("chunks"), request.param(), max_tokens=64)
+def spec(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    path = tmp_path_factory.mktemp("chunks") / "tokenizer.json"
+    request.param().save(str(path))
+    return make_spec(path, max_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def encoder(spec: ModelSpec) -> TextEncoder:
+    return TextEncoder(spec)
+
+
+@pytest.fixture(scope="module")
+def plain(spec: ModelSpec) -> PlainTokenizer:
+    return PlainTokenizer(spec)
 
 
 def by(kind: Any, max_tokens: int = 20, overlap_tokens: int = 0) -> ChunkOptions:
@@ -56,14 +70,14 @@ TEXTS = st.lists(
 
 
 @given(text=TEXTS, options=OPTIONS)
-def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
+def test_chunks_cover_the_text(encoder: TextEncoder, plain: PlainTokenizer, text: str, options: ChunkOptions) -> None:
     """Each begins where the one before it ends, or earlier by at most the overlap. Without overlap, every token
     counts once."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
         return
-    document = read_document(encoder._plain, text)
+    document = read_document(plain, text)
     assert chunks[0].start == 0
     assert chunks[-1].stop == len(text)
     for chunk in chunks:
@@ -79,13 +93,15 @@ def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOp
 
 
 @given(text=TEXTS, options=OPTIONS)
-def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
+def test_chunks_are_cut_between_characters(
+    encoder: TextEncoder, plain: PlainTokenizer, text: str, options: ChunkOptions
+) -> None:
     """A chunk has only its own characters' tokens, even if one character is many tokens."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
         return
-    document = read_document(encoder._plain, text)
+    document = read_document(plain, text)
     for chunk in chunks:
         inside = range(chunk.first, chunk.first + chunk.tokens)
         assert all(chunk.start <= document.starts[i] <= document.stops[i] <= chunk.stop for i in inside)
@@ -231,12 +247,12 @@ def spans(*places: tuple[int, int]) -> list[Span]:
 WORDS = "jumps over a lazy dog while many small birds sing  "
 
 
-def test_the_client_s_chunks_have_their_own_tokens(encoder: TextEncoder) -> None:
+def test_the_client_s_chunks_have_their_own_tokens(encoder: TextEncoder, plain: PlainTokenizer) -> None:
     """Without the space at their end, which some tokenizers make part of the next word."""
     own = spans((0, 6), (6, 13), (13, 18), (18, 28), (28, 51))
     chunks = encoder.chunk(WORDS, own)
     assert [Span(chunk.start, chunk.stop) for chunk in chunks] == own
-    document = read_document(encoder._plain, WORDS)
+    document = read_document(plain, WORDS)
     places = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
     for chunk, inside in zip(chunks, places, strict=True):
         assert all(document.starts[i] < chunk.stop and document.stops[i] > chunk.start for i in inside)
@@ -275,7 +291,9 @@ def test_windows_read_the_context_of_each_chunk(tmp_path: Path) -> None:
 
 
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_any_spans_are_found_in_their_windows_or_rejected(encoder: TextEncoder, text: str, cuts: list[int]) -> None:
+def test_any_spans_are_found_in_their_windows_or_rejected(
+    encoder: TextEncoder, plain: PlainTokenizer, text: str, cuts: list[int]
+) -> None:
     """Every chunk has rows of a window, and those rows are its tokens."""
     places = sorted({cut for cut in cuts if cut <= len(text)})
     own = spans(*pairwise(places))
@@ -286,7 +304,7 @@ def test_any_spans_are_found_in_their_windows_or_rejected(encoder: TextEncoder, 
         windows = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     except (InvalidField, InputTooLong, Untokenizable):
         return
-    document = read_document(encoder._plain, text)
+    document = read_document(plain, text)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
     if len(document.ids):
         assert rows == [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
@@ -345,12 +363,12 @@ def test_shared_tokens_of_windows_count_once(tmp_path: Path, words: int) -> None
 # --- reading a document -----------------------------------------------------------------------------------------
 
 
-def test_a_long_document_has_the_same_tokens_in_pieces(encoder: TextEncoder) -> None:
+def test_a_long_document_has_the_same_tokens_in_pieces(plain: PlainTokenizer) -> None:
     """Also the same offsets."""
     text = " ".join(varied_texts(700, longest=60))
     assert len(text) > 3 * PIECE_CHARACTERS
-    whole = encoder._plain.tokenizer.encode(text, add_special_tokens=False)
-    document = read_document(encoder._plain, text)
+    whole = plain.tokenizer.encode(text, add_special_tokens=False)
+    document = read_document(plain, text)
     assert document.ids.tolist() == whole.ids
     starts, stops = np.array(whole.offsets).T
     assert document.stops.tolist() == stops.tolist()
@@ -364,7 +382,7 @@ def test_a_long_document_has_the_same_tokens_in_pieces(encoder: TextEncoder) -> 
 
 @given(text=TEXTS, options=OPTIONS.filter(lambda options: options.max_tokens <= 40), prompted=st.booleans())
 def test_late_chunks_are_found_in_their_windows(
-    encoder: TextEncoder, text: str, options: ChunkOptions, prompted: bool
+    encoder: TextEncoder, plain: PlainTokenizer, text: str, options: ChunkOptions, prompted: bool
 ) -> None:
     """The spans, in order, hold the chunks' own tokens; every window has frame and prompt, and is within the limit."""
     try:
@@ -374,14 +392,14 @@ def test_late_chunks_are_found_in_their_windows(
         )
     except Untokenizable:
         return
-    document = read_document(encoder._plain, text)
+    document = read_document(plain, text)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
     assert len(rows) == len(chunks)
     if len(document.ids):
         own = [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
         assert rows == own
-    frame = encoder._plain.frame
-    before = [*frame.prefix, *(encoder._plain.content("fox:").tolist() if prompted else ())]
+    frame = plain.frame
+    before = [*frame.prefix, *(plain.content("fox:").tolist() if prompted else ())]
     if len(document.ids):
         assert windows[0].spans[0, 0] == len(before)  # the prompt's last blank is the text's
     for window in windows:

@@ -159,8 +159,8 @@ def test_the_model_s_limit_holds_above_its_lengths(tmp_path: Path) -> None:
 
 def test_bge_m3_reads_all_texts_alike(tmp_path: Path) -> None:
     """The same tokens as for a dense vector; the first row does not count."""
-    encoder = make(tmp_path, unigram(), colbert=BGE_M3, pooling="cls", max_tokens=30)
-    tokenizer = encoder._plain.tokenizer
+    tokenizer = unigram()
+    encoder = make(tmp_path, tokenizer, colbert=BGE_M3, pooling="cls", max_tokens=30)
     for options in (QUERY, PLAIN):
         for text in varied_texts(20):
             (one,) = read(encoder, [text], options)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.checkpoints.reading import spec_of
 from tests.pages import MERGE, PATCH, SIDE, write_pages
 from tests.towers import image_of, media_of
+from tokenizers import Tokenizer
 
 from vectord.checkpoints.spec import ModelSpec, Tiling
 from vectord.errors import ImagesTooLong, InputTooLong, InvalidField, ModelCannot
@@ -42,11 +43,11 @@ def read(spec: ModelSpec, *inputs: Input, truncate: bool = True, **options: Any)
 
 def words(spec: ModelSpec, texts: Texts, i: int = 0) -> str:
     """The tokens of a text, with | for each run of an image's rows."""
-    encoder, sequence = TextEncoder(spec), texts[i]
+    tokenizer, sequence = Tokenizer.from_file(str(spec.tokenizer)), texts[i]
     shown, marks = [], sequence.type_ids.tolist()
     for place, token in enumerate(sequence.ids.tolist()):
         if not marks[place]:
-            shown.append(encoder._plain.tokenizer.id_to_token(token))
+            shown.append(tokenizer.id_to_token(token))
         elif not place or not marks[place - 1]:
             shown.append("|")
     return " ".join(shown)

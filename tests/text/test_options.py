@@ -13,6 +13,7 @@ from tests.text.makers import (
     PLAIN,
     attended,
     byte_level,
+    content_of,
     make_encoder,
     prompt_tokens,
     read,
@@ -100,7 +101,7 @@ READERS = {
 def test_a_text_is_cut_as_by_a_model_with_that_limit(make: Any, side: Any, tmp_path: Path) -> None:
     """The same ids, lengths and special tokens."""
     most, encoder = make_encoder(tmp_path, make(), max_tokens=9), make_encoder(tmp_path, make(), max_tokens=64)
-    texts = [text for text in varied_texts(30) if encoder._plain.content(text).size]
+    texts = [text for text in varied_texts(30) if content_of(encoder, text)]
     expected = read(most, texts, TextOptions(truncate_side=side))
     for one, other in zip(read(encoder, texts, at_most(9, truncate_side=side)), expected, strict=True):
         assert one.ids.tolist() == other.ids.tolist()
@@ -204,22 +205,22 @@ def test_a_text_without_special_tokens(make: Any, tmp_path: Path) -> None:
     """The tokens without the tokenizer's template, as many as the model reads."""
     encoder = make_encoder(tmp_path, make(), max_tokens=16)
     for text in varied_texts(20):
-        content = encoder._plain.content(text)
-        if not len(content):
+        content = content_of(encoder, text)
+        if not content:
             continue
         (one,) = read(encoder, [text], bare())
-        assert one.ids.tolist() == content[:16].tolist()
+        assert one.ids.tolist() == content[:16]
         assert one.type_ids.tolist() == [0] * len(one.ids)
         assert (one.length.seen, one.length.kept) == (len(content), min(16, len(content)))
         (left,) = read(encoder, [text], bare(truncate_side="left"))
-        assert left.ids.tolist() == content[-16:].tolist()
+        assert left.ids.tolist() == content[-16:]
 
 
 def test_without_specials_one_token_is_enough(tmp_path: Path) -> None:
     """A limit of 0 is not."""
     encoder = make_encoder(tmp_path, wordpiece())
     (one,) = read(encoder, ["lazy dog"], bare(max_tokens=1))
-    assert one.ids.tolist() == encoder._plain.content("lazy").tolist()
+    assert one.ids.tolist() == content_of(encoder, "lazy")
     with refuses(InvalidField, field="max_tokens", limit=1, given=0):
         read(encoder, ["dog"], bare(max_tokens=0))
 
@@ -228,9 +229,9 @@ def test_without_specials_only_the_prompt_is_not_pooled(tmp_path: Path) -> None:
     """All tokens of the text are pooled."""
     encoder = make_encoder(tmp_path, wordpiece(), include_prompt=False)
     (one,) = read(encoder, ["lazy dog"], bare(prompt="fox: "))
-    prompt = encoder._plain.content("fox: ")
+    prompt = content_of(encoder, "fox: ")
     assert prompt_tokens(one) == len(prompt)
-    assert one.ids[prompt_tokens(one) :].tolist() == encoder._plain.content("lazy dog").tolist()
+    assert one.ids[prompt_tokens(one) :].tolist() == content_of(encoder, "lazy dog")
 
 
 def test_windows_without_specials(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_windows_without_specials(tmp_path: Path) -> None:
     text = "dog " * 20
     chunks = encoder.chunk(text, ChunkOptions(max_tokens=18))
     (window,) = read(encoder, [text], bare(), chunks=[chunks], truncate=False)
-    assert window.ids.tolist() == encoder._plain.content(text).tolist()
+    assert window.ids.tolist() == content_of(encoder, text)
     assert window.spans.tolist() == [[0, 18], [18, 20]]
 
 

@@ -12,6 +12,7 @@ from tests.refusals import refuses
 from tests.text.makers import (
     CHAT_SPECIALS,
     byte_level,
+    content_of,
     make_encoder,
     make_spec,
     modernbert,
@@ -152,7 +153,7 @@ def test_at_least_one_token_is_pooled(tmp_path: Path) -> None:
         for side in ("left", "right"):
             options = TextOptions(prompt="lazy lazy ", truncate_side=side)
             (one,) = read(encoder, [text], options)
-            prompt = np.isin(one.ids, [2, *encoder._plain.content("lazy")])  # [CLS] and what is left of the prompt
+            prompt = np.isin(one.ids, [2, *content_of(encoder, "lazy")])  # [CLS] and what is left of the prompt
             assert prompt_tokens(one) == np.count_nonzero(prompt)
     (one,) = read(encoder, ["dog"], TextOptions(prompt="lazy " * 20))
     assert (prompt_tokens(one), len(one.ids)) == (7, 8)
@@ -161,7 +162,7 @@ def test_at_least_one_token_is_pooled(tmp_path: Path) -> None:
 def test_token_ids_under_a_prompt_count_as_text(tmp_path: Path) -> None:
     """They are decoded; without a prompt all of them are pooled."""
     encoder = leaves_out(tmp_path, wordpiece())
-    ids = encoder._plain.content("lazy dog").tolist()
+    ids = content_of(encoder, "lazy dog")
     text, given = read(encoder, ["lazy dog", ids], TextOptions(prompt_name="query", own_ids=True))
     assert prompt_tokens(given) == prompt_tokens(text) > 0
     (plain,) = read(encoder, [ids], TextOptions(own_ids=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.refusals import refuses
-from tests.text.makers import ALL, PLAIN, byte_level, make_encoder, qwen3, read, wordpiece
+from tests.text.makers import ALL, PLAIN, byte_level, content_of, make_encoder, qwen3, read, wordpiece
 from tokenizers import AddedToken
 
 from vectord.checkpoints.spec import Colbert
@@ -42,9 +42,8 @@ def test_other_ids_are_rejected_with_the_way_out(make: Any, tmp_path: Path) -> N
     """Content alone, one special token of two, or special tokens in the wrong place may be of any vocabulary."""
     encoder = make_encoder(tmp_path, make())
     (whole,) = ids_of(encoder, "lazy dog")
-    first, last = encoder._plain.frame.specials
-    content = whole[first : len(whole) - last]
-    halves = [whole[:-1]] if last else []
+    content = content_of(encoder, "lazy dog")
+    halves = [whole[:-1]] if whole[-1] != content[-1] else []
     for ids in (content, [*content, *content], whole[::-1], *halves):
         with refuses(ForeignIds, index=1) as rejected:
             ids_of(encoder, "fine", ids)
@@ -54,7 +53,7 @@ def test_other_ids_are_rejected_with_the_way_out(make: Any, tmp_path: Path) -> N
 def test_a_product_may_declare_ids_to_be_the_model_s_own(tmp_path: Path) -> None:
     """For APIs whose contract says so, they are used unchanged."""
     encoder = make_encoder(tmp_path, wordpiece())
-    content = encoder._plain.content("lazy dog").tolist()
+    content = content_of(encoder, "lazy dog")
     assert ids_of(encoder, content, options=TextOptions(own_ids=True)) == [content]
 
 
@@ -72,8 +71,8 @@ def test_a_tokenizer_without_special_tokens_recognizes_its_ids_by_their_text(tmp
     encoder = make_encoder(tmp_path, byte_level())
     (whole,) = ids_of(encoder, "The quick brown fox")
     assert ids_of(encoder, whole) == [whole]
-    letters = [encoder._plain.content(letter).tolist()[0] for letter in "The"]
-    assert letters != encoder._plain.content("The").tolist()
+    letters = [content_of(encoder, letter)[0] for letter in "The"]
+    assert letters != content_of(encoder, "The")
     for ids in (letters, [encoder.vocab_size]):
         with pytest.raises(ForeignIds):
             ids_of(encoder, ids)
@@ -85,7 +84,7 @@ def test_ids_that_the_tokenizer_would_not_make_are_marked(tmp_path: Path) -> Non
     """Where all ids count as the model's own. The same ids are read."""
     encoder, own_ids = make_encoder(tmp_path, byte_level()), TextOptions(own_ids=True)
     (whole,) = ids_of(encoder, "The quick brown fox")
-    letters = [encoder._plain.content(letter).tolist()[0] for letter in "The"]
+    letters = [content_of(encoder, letter)[0] for letter in "The"]
     inputs = ["The", whole, letters, whole * 5000, [*whole, "fox"]]
     sequences = read(encoder, inputs, own_ids)
     assert [sequence.length.foreign for sequence in sequences] == [False, False, True, True, False]

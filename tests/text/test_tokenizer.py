@@ -265,7 +265,8 @@ def test_long_token_ids_are_cut_or_rejected_like_texts(encoder: TextEncoder, sid
     """Ids with the model's special tokens keep them."""
     text = " ".join(map(str, range(400)))
     framed = encode(encoder, text, side=side)[0]
-    whole = encoder._plain.tokenizer.encode(text).ids  # ids beyond the limit, which encode never gives
+    (tokens,) = encoder.tokenize([text], add_special_tokens=True, prompt_name=None)
+    whole = [token.id for token in tokens]  # ids beyond the limit, which encode never gives
     taken, bare = encode(encoder, whole, whole[1:], side=side)
     assert taken.ids.tolist() == framed.ids.tolist()
     assert taken.length == framed.length

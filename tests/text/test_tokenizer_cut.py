@@ -35,7 +35,7 @@ def test_a_passage_is_cut_to_a_beginning(encoder: TextEncoder, texts: list[str],
     counted."""
     for text, cut in zip(texts, encoder.cut(texts, max_tokens), strict=True):
         tokenized = text[: len(text) - cut.characters_cut]
-        tokens, left = (len(encoder._plain.content(one)) for one in (tokenized, cut.text))
+        tokens, left = encoder.count([tokenized, cut.text])
         assert tokenized.startswith(cut.text)
         assert left <= max_tokens
         assert cut.tokens_cut == tokens - left
@@ -49,16 +49,16 @@ def test_as_many_tokens_as_fit_are_kept(tmp_path: Path) -> None:
     (cut,) = encoder.cut(["lazy dog " * 10], 7)
     assert cut == CutText("lazy dog " * 3 + "lazy", 13, 0)
     (word,) = make_encoder(tmp_path, byte_level()).cut(["antidisestablishmentarianism" * 3], 5)
-    assert len(make_encoder(tmp_path, byte_level())._plain.content(word.text)) == 5
+    assert make_encoder(tmp_path, byte_level()).count([word.text]) == [5]
 
 
 def test_a_character_of_many_tokens_is_whole_or_gone(tmp_path: Path) -> None:
     """A ligature of 18 letters does not fit in 5 tokens."""
     encoder = make_encoder(tmp_path, unigram())
     (cut,) = encoder.cut([LIGATURE * 2], 5)
-    assert (cut.text, cut.tokens_cut) == ("", len(encoder._plain.content(LIGATURE * 2)))
+    assert (cut.text, cut.tokens_cut) == ("", *encoder.count([LIGATURE * 2]))
     text = f"dog {LIGATURE}{LIGATURE}"
-    fits = len(encoder._plain.content(text[:5]))
+    (fits,) = encoder.count([text[:5]])
     assert [encoder.cut([text], most)[0].text for most in (fits, fits - 1)] == [text[:5], "dog"]
 
 

@@ -339,8 +339,8 @@ async def test_the_tokens_of_a_text_of_any_length_are_counted(make: Callable[[],
     runner = cast("ModelRunner", SimpleNamespace(tokenizer=encoder))
     with closing(EncoderPool(2)) as pool:
         task = Task(Caller(), pool, cast("UseModel", None), 10)
-        frame = lengths[0].seen - len(encoder._plain.content("a"))
-        want = TextLength(len(encoder._plain.content(texts[1])) + frame, 64)
+        frame = lengths[0].seen - encoder.count(["a"])[0]
+        want = TextLength(len(make().encode(texts[1], add_special_tokens=False)) + frame, 64)
         assert await task.whole_lengths(runner, texts, lengths) == TextLengths.of([lengths[0], want])
         with pytest.raises(Untokenizable) as caught:
             await task.whole_lengths(runner, [texts[0], texts[1][:-1] + "\ud800"], lengths)
