@@ -60,8 +60,9 @@ def test_csv_of_spreadsheets_is_read(tmp_path: Path) -> None:
         ("in.tsv", "id\ttext\n1\tcaf\u00e9\n".encode("utf-16"), {"encoding": "utf-16"}),
         ("in.txt", "caf\u00e9\n".encode("latin-1"), {"encoding": "latin-1"}),
         ("in.txt", b"\xef\xbb\xbfcaf\xc3\xa9\r\n", {}),
+        ("in.jsonl", b'\xef\xbb\xbf{"text": "caf\xc3\xa9"}\r\n', {}),
     ],
-    ids=["cp1252", "utf-16", "latin-1", "byte order mark"],
+    ids=["cp1252", "utf-16", "latin-1", "byte order mark", "JSON with a byte order mark"],
 )
 def test_text_in_other_encodings_is_read(tmp_path: Path, name: str, data: bytes, options: dict[str, str]) -> None:
     """And CSV with another delimiter. A byte order mark is no part of the text."""

@@ -30,6 +30,8 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("VECTORD_API_KEY=secret")
     environ = {"VECTORD_API_KEY": "", "VECTORD_PORT": " "}
     assert load(ENV_FILE, environ, tmp_path).config.server.api_key == "secret"
+    sources = dict.fromkeys(("VECTORD_CONFIG", "VECTORD_ENV_FILE", "VECTORD_PROFILE"), "")
+    assert load((), sources, tmp_path).config == Config()
 
 
 @pytest.mark.parametrize("words", [["--profile", "tei"], ["--env-compat"]], ids=" ".join)

@@ -56,6 +56,14 @@ def test_a_named_config_file_replaces_the_default_one(tmp_path: Path) -> None:
     assert load(words, {"VECTORD_CONFIG": "other.toml"}, tmp_path).config.server.port == 2
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """Editors of Windows write one."""
+    (tmp_path / "vectord.toml").write_bytes(b"\xef\xbb\xbf[server]\r\nport = 1\r\n")
+    assert load([], NOTHING, tmp_path).config.server.port == 1
+    (tmp_path / ".env").write_bytes(b"\xef\xbb\xbfVECTORD_PORT=2\r\nVECTORD_HOST=\r\n")
+    assert load(["--env-file", ".env"], NOTHING, tmp_path).config.server.port == 2
+
+
 @pytest.mark.parametrize("name", ["vectord.toml", ".env"])
 def test_a_binary_file_is_refused(tmp_path: Path, name: str) -> None:
     """In one line, without a traceback."""

@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -309,7 +310,7 @@ def _json_lines(file: IO[bytes], job: BulkJob) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            found = msgspec.json.decode(line)
+            found = msgspec.json.decode(line.removeprefix(BOM_UTF8))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             yield InvalidText("the line is not JSON"), column or "", {}, 0
             continue

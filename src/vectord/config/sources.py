@@ -114,7 +114,7 @@ def load(command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profi
     unused: list[str] = []
     profiles = profiles or {}
     name = command_line.profile or environ.get("VECTORD_PROFILE")
-    named_env_file = command_line.env_file or environ.get("VECTORD_ENV_FILE")
+    named_env_file = command_line.env_file or environ.get("VECTORD_ENV_FILE") or None
     of_profile = find_profile(name or "default", profiles).env_file
     env_file = _read_env_file(cwd, named_env_file or of_profile, named_env_file is not None, notes)
     named_file = command_line.config or environ.get("VECTORD_CONFIG") or env_file.get("VECTORD_CONFIG")
@@ -436,7 +436,7 @@ def _read_config_file(cwd: Path, named: str | None) -> tuple[str, Mapping[str, o
             raise ConfigError(f"config file {quoted(named)}: no such file")
         return "", {}, None
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
+        tables = tomllib.loads(path.read_text("utf-8-sig"))
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path.name} is not TOML: {problem}") from None
     except (OSError, UnicodeDecodeError) as problem:

@@ -63,9 +63,20 @@ def test_the_texts_are_ranked_for_a_query(embedder: Embedder, capsys: pytest.Cap
 def test_lines_of_standard_input_are_texts(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("a glad person\njoy\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfa glad person\r\njoy\n")))
     assert run(words) == 0
     assert "joy" in capsys.readouterr().out
+
+
+def test_a_line_ends_at_a_line_feed_only(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And there may be more lines than a request has inputs."""
+    texts = ["a\fb", "c\u2028d", "", "e"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    assert run(["embed", "--max-client-batch-size", "2"]) == 0
+    vectors = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(vectors, embedder.embed(texts), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +88,14 @@ def test_lines_of_standard_input_are_texts(
         (["rerank", "a", "b", "--model-aliases", "a=b"], 2, "model_aliases: a: no model is served as 'b'"),
         (["embed", "a", "word " * 400], 1, "TEXT[1]"),
         (["embed", "a", "--model", "missing/folder/here"], 1, "missing/folder/here"),
+        (["rerank", "a"], 2, "standard input: line 2 is not UTF-8"),
     ],
 )
 def test_a_refusal_is_one_line(
     words: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    given = b"caf\nca\xe9\n" if "UTF-8" in message else b""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     assert run(words) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

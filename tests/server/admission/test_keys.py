@@ -352,7 +352,7 @@ async def test_a_product_sees_only_the_models_of_the_key(path: Path) -> None:
 def test_a_new_key_is_accepted_with_its_entry(path: Path) -> None:
     """Keys are random, and the entry does not contain the key."""
     key, text = new_key("search")
-    known = Keys({}, None, KeysFile(keys_file(path.parent, text)))
+    known = Keys({}, None, KeysFile(keys_file(path.parent, f"\N{BYTE ORDER MARK}{text}")))
     found = check(known, {"x-api-key": key})
     assert found is not None and found.name == "search"
     assert key not in text

@@ -130,10 +130,16 @@ def _json_of(answer: Any) -> str:
 
 def _lines() -> list[str]:
     """Standard input, by line. Raises ConfigError if there is none: a terminal would wait without a word."""
-    texts = [] if sys.stdin.isatty() else sys.stdin.read().splitlines()
-    if not texts:
+    data = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+    if not data:
         raise ConfigError("expected a TEXT, or lines on standard input; see --help")
-    return texts
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"standard input: line {line} is not UTF-8") from None
+    # Not splitlines: it also divides a text at a form feed or U+2028.
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _with_files(texts: Sequence[str]) -> list[str | Path]:
@@ -171,13 +177,14 @@ async def _compare(items: Sequence[str | Path], engine: Engine) -> tuple[Any, An
 async def _ask_in_parts(
     items: Sequence[str | Path], request_of: Callable[[Sequence[Any]], Any], engine: Engine
 ) -> tuple[list[Any], list[str]]:
-    """The results of requests for all texts and pages, and the name of each; of many images, several requests."""
+    """The results of requests for all texts and pages, and the name of each."""
     from vectord.library.embedder import IMAGES_PER_REQUEST, read_rows, rows_of  # noqa: PLC0415
     from vectord.schema import Caller  # noqa: PLC0415
 
     caller = Caller(client="command", route="command")
     rows = rows_of(items)
-    size = len(rows) if all(isinstance(item, str) for item in items) else IMAGES_PER_REQUEST
+    is_text = all(isinstance(item, str) for item in items)
+    size = engine.models().limits.max_inputs_per_request if is_text else IMAGES_PER_REQUEST
     results = []
     for start in range(0, len(rows), size):
         part = rows[start : start + size]

@@ -242,7 +242,7 @@ def _read_text(path: Path) -> str:
             raise _invalid(path, "is not a regular file")
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            text = file.read().decode()
+            text = file.read().decode("utf-8-sig")
     except (OSError, ValueError) as problem:  # ValueError: not UTF-8, or an invalid path
         raise _invalid(path, f"cannot be read: {plain_reason(problem)}") from None
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
