@@ -68,7 +68,7 @@ def test_limits_are_checked_in_simple_inference_servers_order(body: dict[str, An
     """Before the model: too many inputs for an unknown model are 400, not 404."""
     dialect = simple_inference_server.DIALECT
     with pytest.raises(InvalidRequest) as caught:
-        guards = Guards(max_inputs=2, max_text_chars=8)
+        guards = Guards(max_inputs=2, product={"max_text_chars": 8})
         parsed(dialect, "/v1/embeddings", {"model": "unknown", **body}, guards=guards)
     rendered = dialect.render_error(caught.value)
     assert (rendered.status, json.loads(rendered.body)) == (400, {"detail": text})

@@ -538,9 +538,6 @@ class ServerConfig:
         "Read every list of token ids on /v1/embeddings as ids of the model. Otherwise only ids between its special "
         "tokens are, because most clients send ids of another vocabulary.",
     )
-    max_text_chars: int | None = profile_setting(
-        None, "Most characters in a text on /v1/embeddings; 400 above.", limits=(1, 2**40)
-    )
     imitates: str | None = setting(
         None,
         "API that this server imitates in /health, GET /, metrics and log lines, in addition to its own. A profile "

@@ -32,6 +32,7 @@ def find_blob(name: str, environ: Mapping[str, str]) -> Path:
     if match is None or ".." in name:
         raise ModelUnavailable(f"model {PREFIX}{name[:200]!r}: expected {PREFIX}MODEL or {PREFIX}MODEL:TAG")
     inside = Path(match["host"] or _HOST, match["namespace"] or _NAMESPACE, match["model"], match["tag"] or _TAG)
+    # Counts under every profile, as HF_HOME does: it is where `ollama pull` of this machine has put the files.
     if environ.get("OLLAMA_MODELS"):
         folders = [Path(environ["OLLAMA_MODELS"]).expanduser()]
     else:  # the user's, and that of the service that Ollama's installer makes

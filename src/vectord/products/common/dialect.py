@@ -35,7 +35,6 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     """Limits that only some products check; None: no limit."""
 
     max_inputs: int | None = None  # the engine's limit, for products that check it before any other fault
-    max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
     alone: str | None = None  # the product that has its profile, or the server's only API
     own_ids: bool = False  # lists of token ids are the model's own, also where OpenAI's clients send theirs
     product: Mapping[str, Any] = {}  # settings of the profile's product

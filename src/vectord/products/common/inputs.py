@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, c
 import msgspec
 from msgspec.structs import replace
 
-from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
+from vectord.errors import EmptyInput, InvalidField, TooManyInputs
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.fields import about, marked, no_effect, refused
 from vectord.products.common.media import is_image, read_image
@@ -161,19 +161,6 @@ def check_count(given: int, limit: int | None, field: str = "inputs", unit: str 
     if limit is not None and given > limit:
         template = "{field} may hold at most {limit} {unit}s; got {given}."
         raise TooManyInputs(template, field=field, limit=limit, given=given, unit=unit)
-
-
-def check_characters(inputs: Sequence[Input], limit: int | None) -> None:
-    """Raises TooManyCharacters for the first text of more than `limit` characters. limit: None for no limit.
-
-    Token ids are not counted. The sentence is Simple Inference Server's.
-    """
-    if limit is None:
-        return
-    for index, text in enumerate(inputs):
-        if isinstance(text, str) and len(text) > limit:
-            template = "Input at index {index} exceeds max length {limit} chars"
-            raise TooManyCharacters(template, field="inputs", index=index, limit=limit, given=len(text))
 
 
 def join_chunks(chunks: Sequence[str]) -> tuple[str, list[Span]]:

@@ -24,7 +24,6 @@ from vectord.products.common.inputs import (
     Switch,
     TextsIdsOrItems,
     agreed,
-    check_characters,
     read_fingerprint,
     read_inputs,
     with_images,
@@ -117,7 +116,6 @@ TYPES: Mapping[type[VectordError], str] = {
 CODES: Mapping[type[VectordError], str | None] = {
     errors.VectordError: None,
     errors.InputTooLong: "context_length_exceeded",
-    errors.TooManyCharacters: "string_above_max_length",
     errors.ForeignIds: "foreign_token_ids",
     errors.ModelNotFound: "model_not_found",
     errors.FingerprintMismatch: "fingerprint_mismatch",
@@ -170,7 +168,6 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         text = replace(text, prompt="", add_special_tokens=False)  # the template has both
     else:
         inputs = with_images(read_inputs(body.input))
-        check_characters(inputs, incoming.guards.max_text_chars)
     model = body.model or None
     if named := incoming.path.get("model"):
         check_one_model(named, model, incoming.models)

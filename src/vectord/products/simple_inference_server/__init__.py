@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from vectord import errors
-from vectord.errors import InvalidField, MalformedBody, TooManyInputs, VectordError, WrongType
+from vectord.errors import InvalidField, MalformedBody, TooManyCharacters, TooManyInputs, VectordError, WrongType
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
@@ -19,7 +19,6 @@ from vectord.products.common.fields import about
 from vectord.products.common.inputs import (
     EmbedFields,
     TextsOrIds,
-    check_characters,
     read_inputs,
 )
 from vectord.products.common.models import ListedModels, render_listed_models
@@ -100,7 +99,11 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     if limit is not None and len(inputs) > limit:
         template = "Batch too large; max {limit} items"
         raise TooManyInputs(template, field="inputs", limit=limit, given=len(inputs))
-    check_characters(inputs, incoming.guards.max_text_chars)
+    limit = incoming.guards.product.get("max_text_chars")
+    for index, text in enumerate(inputs):
+        if limit is not None and isinstance(text, str) and len(text) > limit:
+            template = "Input at index {index} exceeds max length {limit} chars"
+            raise TooManyCharacters(template, field="inputs", index=index, limit=limit, given=len(text))
     request = body.request(inputs, body.model, TEXT)
     encoding = read_encoding(body.encoding_format)
 
@@ -159,7 +162,7 @@ def logged_settings(settings: Mapping[str, Mapping[str, Any]], models: Sequence[
         "max_queue_size": engine["max_concurrent_requests"],
         "queue_timeout_sec": engine["queue_timeout_s"],
         "max_batch_size": engine["max_client_batch_size"],
-        "max_text_chars": settings["server"]["max_text_chars"],
+        "max_text_chars": settings["server"]["product"]["max_text_chars"],
         "enable_batching": engine["join_requests"] != "never",
         "batch_window_ms": engine["batch_window_ms"],
         "batch_max_size": device["max_batch_requests"] or engine["max_client_batch_size"],

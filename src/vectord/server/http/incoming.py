@@ -17,7 +17,6 @@ from vectord.schema import ANYONE, Caller, ModelInfo
 def guards_of(engine: EngineClient, config: ServerConfig) -> Guards:
     return Guards(
         max_inputs=engine.models().limits.max_inputs_per_request,
-        max_text_chars=config.max_text_chars,
         alone=config.imitates or (config.dialects[0] if len(config.dialects) == 1 else None),
         own_ids=config.own_token_ids,
         product=config.product,
