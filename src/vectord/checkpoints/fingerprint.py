@@ -27,14 +27,11 @@ _NAMES = frozenset(
     {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
     | {"others", "truncate_dim"}
 )
-# Left out if None or empty: these fields were added later, and the fingerprints of existing models must not change.
-_ADDED_LATER = frozenset(
-    {"adapters", "bends", "caps_query", "dora", "expansion_length", "expansion_token", "filling", "framed", "free"}
-    | {"image_text", "images", "kept_tokens", "layer", "listwise", "log_twice", "merge", "merged", "most_patches"}
-    | {"own_scales", "processor", "query", "query_by_default", "query_suffix", "query_weights", "removes_punctuation"}
-    | {"residual", "skiplist_tasks", "static", "sums_words", "tiling", "token_pooling", "whole_modules"}
-    | {"coordinates", "before", "keeps_prompt", "passages", "rounds_to_none", "template", "whole_numbers"}
-    | {"window_blocks"}
+# Included without a value too. Other facts are left out if None or empty: a new one changes no earlier fingerprint.
+_ALWAYS = frozenset(
+    {"colbert", "dense_modules", "document_length", "handler", "in_features", "labels", "lexical", "linear"}
+    | {"max_characters", "pooling", "query_length", "side", "skiplist_words", "tasks", "token_ids", "token_labels"}
+    | {"unknown_id", "weights", "yes_no"}
 )
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
@@ -62,7 +59,7 @@ def changed(spec: ModelSpec, **facts: Any) -> ModelSpec:
 
 def _facts(spec: ModelSpec) -> bytes:
     try:
-        facts = {name: value for name, value in _known_from_the_start(spec).items() if name not in _NAMES | _CATALOGUE}
+        facts = {name: value for name, value in _set_facts(spec).items() if name not in _NAMES | _CATALOGUE}
         if spec.query is not None:
             facts["query"] = spec.query.fingerprint
         if spec.images is not None:
@@ -73,16 +70,16 @@ def _facts(spec: ModelSpec) -> bytes:
         raise ModelUnavailable(f"{spec.folder}: config.json is nested too deeply") from None
 
 
-def _known_from_the_start(value: msgspec.Struct) -> dict[str, Any]:
+def _set_facts(value: msgspec.Struct) -> dict[str, Any]:
     """Without `Colbert.library`, because rules for texts are not part of a vector space, and `Adapter.base`, a name."""
     fields = {name: value for name, value in asdict(value).items() if name not in ("library", "base")}
-    return {name: value for name, value in fields.items() if name not in _ADDED_LATER or value not in (None, ())}
+    return {name: value for name, value in fields.items() if name in _ALWAYS or value not in (None, ())}
 
 
 def _plain(value: object) -> object:
     """JSON for a struct and a frozenset, and null for a path, because only the content of a file counts."""
     if isinstance(value, msgspec.Struct):
-        return _known_from_the_start(value)
+        return _set_facts(value)
     return sorted(value) if isinstance(value, frozenset) else None
 
 
