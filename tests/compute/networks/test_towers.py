@@ -126,20 +126,6 @@ def test_each_setting_of_both_sections(family: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, want, atol=1e-5)
 
 
-def test_keys_that_the_classes_ignore_change_no_vector(tmp_path: Path) -> None:
-    """transformers 4 wrote all settings of generation into each section of a CLIP."""
-    folder = write_towers(tmp_path, "CLIP")
-    written, file = {"num_beams": 1, "top_p": 1.0, "torchscript": False}, folder / "config.json"
-    config = json.loads(file.read_text())
-    sections = {key: {**value, **written} for key, value in config.items() if isinstance(value, dict)}
-    file.write_text(json.dumps({**config, **sections, **written}))
-    spec = spec_of(folder)
-    texts = TextEncoder(spec).read(ReadRequest(inputs=TEXTS, options=TextOptions(), truncate=True))
-    want, _ = reference_vectors(folder, "CLIP", TEXTS, images())
-    network = Network(spec, open_checkpoint(spec.weights, spec.others), NumpyOps())
-    np.testing.assert_allclose(network(pack(Tower(spec, texts, want).batch().texts), DENSE)["dense"], want, atol=1e-5)
-
-
 def test_the_facts_of_both_networks(towers: dict[str, Tower]) -> None:
     """The limit of texts is that of the network, and both make vectors of one width."""
     texts, shown = towers["texts"].spec, towers["images"].spec
