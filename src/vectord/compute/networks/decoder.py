@@ -67,13 +67,13 @@ OUTER_NORMS = {
 }
 
 
-def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
+def read_window(config: Mapping[str, Any], default: int | None = None, *, causal: bool) -> int:
     """AttentionSpec.window of a layer that slides.
 
     Causal attention includes a token itself in its sliding_window, bidirectional attention does not
     (transformers/masking_utils.py).
     """
-    size = facts.size(config, "sliding_window")
+    size = facts.size(config, "sliding_window", default)
     return size - 1 if causal else size
 
 

@@ -9,7 +9,7 @@ caps the scores of attention; in the third, layers with a window have rotary pos
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -52,12 +52,8 @@ class Gemma(LanguageModel[T]):
 
     def head_rows(self, ids: Sequence[int]) -> T:
         key = "final_logit_softcapping"
-        facts.require(self.with_default(key, self.FINAL_CAP), key, None)
+        facts.require({key: self.config.get(key, self.FINAL_CAP)}, key, None)  # a null turns the default off
         return super().head_rows(ids)
-
-    def with_default(self, key: str, default: float | None) -> Mapping[str, Any]:
-        """The key's value, or transformers' default. A null is a value: it turns the setting off."""
-        return {key: self.config.get(key, default)}
 
 
 class Gemma2(Gemma[T]):
@@ -69,18 +65,19 @@ class Gemma2(Gemma[T]):
         return replace(super().names(), **OUTER_NORMS)
 
     def read_spec(self) -> TransformerSpec:
-        spec, cap = super().read_spec(), self.with_default("attn_logit_softcapping", 50.0)
+        key, usual = "attn_logit_softcapping", 50.0
         return replace(
-            spec,
+            super().read_spec(),
             head_size=self.size("head_dim", 256),
             attention_scale=self.size("query_pre_attn_scalar", 256) ** -0.5,
-            score_cap=None if None in cap.values() else facts.number(cap, "attn_logit_softcapping", 50.0),
+            score_cap=None if self.config.get(key, usual) is None else self.number(key, usual),
         )
 
     def windows(self) -> Sequence[int | None]:
         sliding = read_sliding(self.config, [i % 2 == 0 for i in range(self.spec.layers)])
-        given, causal = self.with_default("sliding_window", 4096), self.spec.causal
-        return tuple(read_window(given, causal=causal) if slides else None for slides in sliding)
+        usual = None if "sliding_window" in self.config else 4096  # transformers refuses a null here
+        window = read_window(self.config, usual, causal=self.spec.causal) if any(sliding) else None
+        return tuple(window if slides else None for slides in sliding)
 
 
 class Gemma3(Gemma[T]):

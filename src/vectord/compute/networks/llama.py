@@ -133,8 +133,9 @@ class Mistral(LanguageModel[T]):
         return decoder.NAMES
 
     def windows(self) -> Sequence[int | None]:
-        size = self.config.get("sliding_window", self.WINDOW)  # null: no layer slides; absent: the default
-        window = None if size is None else read_window({"sliding_window": size}, causal=self.spec.causal)
+        window = None  # also for a null; a config without the key has the default
+        if self.config.get("sliding_window", self.WINDOW) is not None:
+            window = read_window(self.config, self.WINDOW, causal=self.spec.causal)
         usual = [window is not None] * self.spec.layers
         if read_sliding(self.config, usual) != tuple(usual):  # transformers' class has no layers of several kinds
             raise ModelUnavailable(
