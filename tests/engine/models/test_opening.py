@@ -192,11 +192,14 @@ LIMITS = {
     }.values(),
     ids=str,
 )
-def test_each_kind_of_model_has_its_own_limit(kind: dict[str, Any], limit: int) -> None:
+def test_each_kind_of_model_has_its_own_limit(
+    kind: dict[str, Any], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Smart Embedder has four settings; other models keep their own limit. `max_length` is for all models."""
     spec = replace(read(DEFAULT_MODEL), max_tokens=9000, **kind)
-    assert opening._max_tokens(spec, ModelConfig(**LIMITS)) == limit
-    assert opening._max_tokens(spec, ModelConfig(max_length=77)) == 77
+    monkeypatch.setattr(opening, "read_spec", lambda *place, **settings: spec)
+    assert read(DEFAULT_MODEL, **LIMITS).max_tokens == limit
+    assert read(DEFAULT_MODEL, max_length=77).max_tokens == 77
 
 
 @pytest.mark.parametrize(("limit", "read_tokens"), [(64, 64), (8192, 256)], ids=["lower", "higher"])

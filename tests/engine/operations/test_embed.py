@@ -487,9 +487,10 @@ async def test_a_server_that_closes_or_is_full_fails_the_request():
         await entered(backend)
         with pytest.raises(Overloaded):
             await engine.answer(some("b"), ANYONE)
-        engine._registry.models[0].runner.stop()
+        await engine.close(0.0)
         with pytest.raises(Unavailable):
             await asked
+        backend.gate.set()
 
 
 async def test_a_partial_result_is_one_successful_report():
