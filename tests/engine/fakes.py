@@ -29,6 +29,7 @@ from vectord.engine.events import (
     discard,
 )
 from vectord.engine.models.registry import CompositeSource, ModelSource
+from vectord.engine.queue.admission import Speed
 from vectord.errors import EmptyInput, InputTooLong
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, Token
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
@@ -444,6 +445,13 @@ def close_gate(backend: FakeBackend) -> None:
     """Forwards wait from now on; `entered` counts those that start."""
     backend.gate.clear()
     backend.entered = threading.Semaphore(0)
+
+
+def slow(engine: Engine, backend: FakeBackend, tokens_per_s: int) -> None:
+    """The first model has measured this speed on its one stream, and its forwards wait from now on."""
+    speed = engine._registry.models[0].runner._speed = Speed(streams=1)  # type: ignore[union-attr]
+    speed.ran(tokens_per_s, seconds=1.0)
+    close_gate(backend)
 
 
 async def entered(backend: FakeBackend, forwards: int = 1) -> None:

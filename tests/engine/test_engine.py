@@ -27,6 +27,7 @@ from tests.engine.fakes import (
     queue_of,
     serving,
     settle,
+    slow,
     spec,
 )
 
@@ -35,7 +36,6 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.engine.cache.lookup import TEXTS_PER_STEP, AnswerCache
 from vectord.engine.engine import Engine
 from vectord.engine.events import BatchRan, Event, RequestEnded
-from vectord.engine.queue.admission import Speed
 from vectord.engine.queue.batch import Answer, CacheKey, Item, Job
 from vectord.errors import (
     EmptyInput,
@@ -638,9 +638,7 @@ async def test_a_small_request_is_accepted_where_a_large_one_is_refused():
     """Each is judged by the tokens served before it: of another client at most its own size."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, max_queue_wait_s=5.0, max_client_batch_size=200) as engine:
-        speed = engine._registry.models[0].runner._speed = Speed(streams=1)
-        speed.ran(100, seconds=1.0)
-        close_gate(backend)
+        slow(engine, backend, 100)
         job = ask(engine, *[f"job {n:06}" for n in range(100)], caller=Caller(client="a"))  # 1,000 tokens: 10 s
         await entered(backend)
         small = ask(engine, *[f"small{n:05}" for n in range(10)], caller=Caller(client="b"))

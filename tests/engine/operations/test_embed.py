@@ -53,6 +53,7 @@ from vectord.schema import (
     SimilarityRequest,
     TextLengths,
     TextOptions,
+    UnloadModel,
 )
 
 ANYONE = Caller()
@@ -292,7 +293,7 @@ async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
             await embed_with_both(engine, "fine", "no!")
         assert failed.value.index == 1
         assert queue_of(engine) == (0, 0)
-        assert [served.users for served in engine._registry.models] == [1, 0]
+        await engine.answer(UnloadModel(model="m1"), ANYONE)  # nothing uses it
         dense.gate.set()
         await blocker
     assert dense.texts_run() == ["blocker"]
@@ -470,12 +471,13 @@ async def test_an_unknown_prompt_fails_the_request():
 
     class Strict(ByteEncoder):
         def read(self, request, part=None):
-            raise InvalidField("{field} is unknown", field="prompt_name")
+            if request.options.prompt_name:
+                raise InvalidField("{field} is unknown", field="prompt_name")
+            return super().read(request, part)
 
-    async with serving(FakeBackend()) as engine:
-        engine._registry.models[0].runner.encoder = Strict()
+    async with serving(FakeBackend(), encoder=Strict()) as engine:
         with pytest.raises(InvalidField):
-            await engine.answer(some("a", "b"), ANYONE)
+            await engine.answer(some("a", "b", text=TextOptions(prompt_name="other")), ANYONE)
 
 
 async def test_a_server_that_closes_or_is_full_fails_the_request():

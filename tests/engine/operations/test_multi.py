@@ -18,12 +18,11 @@ from tests.engine.fakes import (
     serving,
     serving_one,
     settle,
+    slow,
     spec,
 )
 
-from vectord.engine.engine import Engine
 from vectord.engine.operations.multi import lane_of
-from vectord.engine.queue.admission import Speed
 from vectord.errors import (
     EmptyInput,
     FingerprintMismatch,
@@ -41,6 +40,7 @@ from vectord.schema import (
     MultiRequest,
     RerankRequest,
     RerankResult,
+    UnloadModel,
 )
 
 ANYONE = Caller()
@@ -133,7 +133,7 @@ async def test_the_first_failure_fails_the_body(part, error):
         backend.poison = ord("!")
         with pytest.raises(error):
             await engine.answer(MultiRequest(requests=[embed("fine"), part, embed("fine too")]), ANYONE)
-        assert engine._registry.models[0].users == 0
+        await engine.answer(UnloadModel(model="m0"), ANYONE)  # nothing uses it
         assert (await engine.answer(embed("next"), ANYONE)).model == "m0"
 
 
@@ -147,20 +147,11 @@ async def test_the_expected_space_is_that_of_every_part():
             await engine.answer(MultiRequest(requests=[fits, other]), caller)
 
 
-async def slow(engine: Engine, backend: FakeBackend) -> None:
-    """Sets the measured speed to ten tokens per second and holds the forward passes back."""
-    runner = engine._registry.models[0].runner
-    assert runner is not None
-    runner._speed = Speed(streams=1)
-    runner._speed.ran(10, seconds=1.0)
-    close_gate(backend)
-
-
 async def test_parts_are_not_rejected_for_their_siblings_in_the_queue():
     """An idle server accepts a body of any number of parts."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, models=[DENSE], max_queue_wait_s=1.0) as engine:
-        await slow(engine, backend)
+        slow(engine, backend, 10)
         asked = asyncio.create_task(
             engine.answer(MultiRequest(requests=[embed(f"part {n:03}") for n in range(50)]), ANYONE)
         )

@@ -13,6 +13,7 @@ from tests.engine.fakes import (
     MAX_TOKENS,
     QUERY_LENGTH,
     QUERY_MARK,
+    ByteEncoder,
     expected_colbert,
     expected_row,
     ids_of,
@@ -74,8 +75,8 @@ async def test_a_colbert_model_marks_queries_and_documents():
 
 async def test_texts_under_a_long_prompt_are_not_read_on_the_loop():
     """The prompt is read once for each text: 60 empty texts would hold the loop for 0.1 s."""
-    async with serving_one(DENSE_ONE) as (engine, _):
-        encoder = engine._registry.models[0].runner.encoder
+    encoder = ByteEncoder(DENSE_ONE)
+    async with serving_one(DENSE_ONE, encoder=encoder) as (engine, _):
         encoder.threads.clear()
         text = TextOptions(prompt="p" * 60)
         await engine.answer(EmbedRequest(inputs=[""] * 60, text=text), ANYONE)

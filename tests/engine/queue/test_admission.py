@@ -19,9 +19,11 @@ from tests.engine.fakes import (
     close_gate,
     entered,
     expected_row,
+    queue_of,
     serving,
     serving_one,
     settle,
+    slow,
     spec,
 )
 
@@ -205,13 +207,11 @@ async def test_a_request_that_would_be_late_is_refused():
     """By the measured speed, with a time to retry."""
     backend = FakeBackend()
     async with serving(backend, max_queue_wait_s=1000.0) as engine:
-        runner = engine._registry.models[0].runner
-        runner._speed.ran(tokens=1, seconds=1.0)  # a token a second
-        close_gate(backend)
+        slow(engine, backend, 1)
         running = asyncio.create_task(engine.answer(embed("a"), Caller(client="client")))
         await entered(backend)
         waiting = asyncio.create_task(engine.answer(embed("bbbbb"), Caller(client="client")))
-        while runner.worker.queued() != (1, 5):
+        while queue_of(engine) != (1, 5):
             await asyncio.sleep(0)
         with pytest.raises(Overloaded) as caught:
             await engine.answer(embed("c"), due(2))
