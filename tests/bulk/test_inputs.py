@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec
 import pytest
@@ -216,6 +218,23 @@ def test_a_broken_file_fails_the_job(
     path.write_bytes(data)
     with pytest.raises(BulkFailed, match=message):
         read(path)
+
+
+def test_an_unreadable_file_or_folder_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows would be missing."""
+    denied = PermissionError(errno.EACCES, "Permission denied", "denied")
+
+    def fail(*_arguments: object) -> NoReturn:
+        raise denied
+
+    (tmp_path / "in.txt").write_bytes(b"a")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", fail)
+        with pytest.raises(BulkFailed, match=r"^in\.txt cannot be read: Permission denied$"):
+            read(tmp_path / "in.txt")
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(ConfigError, match=r"^IN: denied cannot be read: Permission denied$"):
+        read(tmp_path)
 
 
 def test_the_length_of_a_line_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -264,11 +265,13 @@ def test_a_hostile_revision_is_refused(revision: str, downloads: list[dict[str, 
     assert downloads == []
 
 
-def test_a_folder_without_a_model_is_not_called_missing(nowhere: Path) -> None:
+def test_a_folder_without_a_model_is_not_called_missing(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have the name of a model on the hub, so the hub is asked, and the message says what the folder lacks."""
     Path("models/empty").mkdir(parents=True)
     assert "no folder models/empty with a config.json" in refusal("models/empty", offline=True)
     assert "has no config.json" in refusal("./models/empty")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "is a folder that this user may not read" in refusal("./models/empty")
 
 
 def test_the_cache_folder_is_that_of_huggingface_hub(tmp_path: Path) -> None:

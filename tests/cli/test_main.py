@@ -306,6 +306,17 @@ def test_an_error_of_the_output_ends_the_bars(
     assert ended == [True]
 
 
+def test_a_file_of_another_user_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """It names the file; exit code 2."""
+
+    def fail(*_arguments: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/models/hub")
+
+    monkeypatch.setattr(main.vectord, "invoke", fail)
+    assert run(["list"]) == 2
+    assert capfd.readouterr().err == "vectord: /models/hub cannot be used: Permission denied\n"
+
+
 def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
     """The process prints nothing else."""
     with socket.socket() as taken:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import IO, Any, TypeAlias, get_args
+from typing import IO, Any, NoReturn, TypeAlias, get_args
 from zlib import error as ZlibError
 
 import msgspec
@@ -173,7 +173,8 @@ def open_bytes(file: InputFile | None) -> tuple[BinaryFile, BinaryFile]:
 
 
 def unreadable(file: InputFile | None, cause: Exception) -> BulkFailed:
-    return BulkFailed(without_password(f"{file.name if file else 'standard input'} cannot be read: {cause}"))
+    reason = getattr(cause, "strerror", None) or cause
+    return BulkFailed(without_password(f"{file.name if file else 'standard input'} cannot be read: {reason}"))
 
 
 def _files(source: str) -> Iterator[InputFile]:
@@ -191,12 +192,17 @@ def _files(source: str) -> Iterator[InputFile]:
             if not any(part.startswith(".") for part in PurePosixPath(name).parts):
                 yield InputFile(name, facts["size"], str(facts), partial(store.open, stored, "rb"))
         return
+
+    def refuse(cause: OSError) -> NoReturn:
+        raise ConfigError(f"IN: {cause.filename} cannot be read: {cause.strerror}") from None
+
     path = Path(source)
     if not path.exists():
         raise ConfigError(f"IN: {path} does not exist")
     if not path.is_dir():
         yield _local_file(path, path.name)
-    for folder, folders, names in os.walk(path):  # without links to folders
+        return
+    for folder, folders, names in os.walk(path, onerror=refuse):  # without links to folders
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
@@ -235,8 +241,8 @@ def read_rows(source: InputSource, limits: RowLimits) -> Generator[Rows, None, N
     """As `InputSource.read`."""
     read_bytes = 0
     for file in [None] if source.is_stdin else source.files():
-        unpacked, raw = open_bytes(file)
         try:
+            unpacked, raw = open_bytes(file)
             with unpacked, raw:
                 for rows in _groups(_rows(unpacked, file, source), limits):
                     yield replace(rows, position=0 if file is None else read_bytes + raw.tell())

@@ -149,6 +149,9 @@ def run(words: Sequence[str]) -> int:
         _write_error("interrupted")
         return ExitCode.INTERRUPTED
     except OSError as problem:
+        if isinstance(problem, PermissionError) and problem.filename:
+            _write_error(f"{problem.filename} cannot be used: {problem.strerror}")
+            return ExitCode.BAD_START
         if problem.errno in FULL:
             _write_error(f"{problem.filename or 'the output'} cannot be written: {problem.strerror}")
         elif not isinstance(problem, BrokenPipeError):  # `vectord models | head`

@@ -41,6 +41,13 @@ def test_a_model_that_is_not_found_stops_the_start() -> None:
     assert "".join(traceback.format_exception(refused.value)).count("Traceback") == 1
 
 
+def test_a_cache_that_cannot_be_read_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, as that of another user would."""
+    monkeypatch.setenv("HF_HOME", "x" * 300)
+    with pytest.raises(ModelUnavailable, match=r"model some/model: .* cannot be read \(File name too long\)$"):
+        opened("some/model", offline=True)
+
+
 def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The port opens first. `load` blocks the calling thread."""
     loads: list[object] = []

@@ -111,7 +111,11 @@ def open_model(requested: RequestedModel, config: Config, located: Located | Non
 
     Blocks while it downloads. Raises UnreadableModel, or StartError for a backend, a dtype or settings that do not fit.
     """
-    spec = read_facts(requested, config.model, required_graphs(config.device), located)
+    try:
+        spec = read_facts(requested, config.model, required_graphs(config.device), located)
+    except OSError as error:  # such as a folder of another user
+        reason = f"{error.filename} cannot be read ({error.strerror})"
+        raise UnreadableModel(f"model {requested.model}: {reason}") from None
     return _source(spec, requested, config.device)
 
 
