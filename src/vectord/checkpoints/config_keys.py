@@ -70,18 +70,19 @@ def class_defaults(model_type: str) -> dict[str, Any]:
     return dict(_reference()["defaults"][model_type])
 
 
-def transformers_reads(settings: Settings, model_type: str, sources: str = "") -> Callable[[str], bool]:
-    """Return a predicate: whether transformers reads a key of config.json for this model_type.
+def refuse_unread_config(config: Settings, model_type: str, own: Mapping[str, Harmless], sources: str = "") -> None:
+    """`refuse_unread` of a config.json, or a section of it, for transformers' class of this model_type.
 
-    sources: the code of the classes that compute the model, for a model_type that the generated table lacks. Code of
-    the model's own (auto_map) may read any key.
+    own: harmless keys besides CONFIG's. sources: the code of the classes that compute the model, for a model_type that
+    the generated table lacks. Code of the model's own (auto_map) may read any key.
     """
-    table = _reference()
-    own = table["model_types"].get(model_type, sources)
-    if not own or settings.fields.get("auto_map"):
-        return lambda key: True
-    names = frozenset(re.findall(r"\w+", own)).union(table["shared"].split())
-    return lambda key: key in names
+    table, known = _reference(), {**CONFIG, **own}
+    names = table["model_types"].get(model_type, sources)
+    if not names or config.fields.get("auto_map"):
+        refuse_unread(config, known)
+    else:
+        reads = frozenset(re.findall(r"\w+", names)).union(table["shared"].split())
+        refuse_unread(config, known, reads.__contains__)
 
 
 def refuse_null(settings: Settings, keys: str) -> None:

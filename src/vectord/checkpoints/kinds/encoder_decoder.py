@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import class_defaults, harmless, refuse_unread_config
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
 from vectord.checkpoints.kinds.scores import find_template
 from vectord.checkpoints.kinds.towers import second_network
@@ -25,7 +25,6 @@ _ABOVE_WORDS = tuple(
 )
 _TEXTS = tuple(head + name for head in _UNDER for name in ("decoder.", "lm_head."))
 _HARMLESS = {
-    **CONFIG,
     **harmless("images are not served", "eoi_token_index image_token_index mm_tokens_per_image"),
     **harmless("training only", "classifier_dropout_rate dropout_rate"),
     **harmless("its sections have their own", "vocab_size"),
@@ -49,7 +48,7 @@ def add_passages(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     rows = -(-passage // template.passages.pooled)
     # The decoder's window never hides the rows of a passage. A prompt that is no longer than it needs no window.
     text = min(text, rows + decoder.whole("sliding_window", most=2**31))
-    refuse_unread(config, _HARMLESS, transformers_reads(config, T5GEMMA2))
+    refuse_unread_config(config, T5GEMMA2, _HARMLESS)
     passages = second_network(
         spec,
         encoder.of({**encoder.fields, "model_type": _ENCODER, "max_position_embeddings": passage}),

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import class_defaults, harmless, refuse_unread, refuse_unread_config
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder
 from vectord.checkpoints.kinds.qwen_vl import GENERATIONS, ROW, read_networks
@@ -127,8 +127,7 @@ def add_pages(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> 
     around, query = _prompts(folder, pages, spec.images.processor)
     if is_native:
         config.one_of("auto_map", (None,))
-        own = harmless("the tensor has it", "embedding_dim")
-        refuse_unread(config, {**CONFIG, **own}, transformers_reads(config, folder.model_type))
+        refuse_unread_config(config, folder.model_type, harmless("the tensor has it", "embedding_dim"))
     limit: float = folder.tokenizer_config.value("model_max_length", Limit, spec.max_tokens)
     return replace(
         spec,
@@ -168,7 +167,7 @@ def _add_siglip(folder: ModelFolder, spec: ModelSpec, whole: Settings) -> ModelS
     texts = config.of({**class_defaults(pages.text_type), **given, **causal, "model_type": pages.text_type})
     width = texts.whole("hidden_size", most=WIDTH_LIMIT)
     images = _images(folder, spec, whole, width)
-    refuse_unread(whole, {**CONFIG, **_HARMLESS}, transformers_reads(whole, pages.model_type))
+    refuse_unread_config(whole, pages.model_type, _HARMLESS)
     return replace(
         spec,
         config=texts,

@@ -12,7 +12,7 @@ from math import isqrt
 
 from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import class_defaults, harmless, refuse_unread, refuse_unread_config
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.folder import WIDTH_LIMIT, ModelFolder, is_gme
 from vectord.checkpoints.kinds.scores import find_template
@@ -54,7 +54,6 @@ _TEXT_KEYS = (
     "max_position_embeddings max_window_layers rms_norm_eps"
 )
 _HARMLESS = {
-    **CONFIG,
     **harmless("text_config has it", _TEXT_KEYS),
     **harmless(
         "videos are not served, and the tokenizer has the others",
@@ -137,7 +136,7 @@ def read_networks(
     if find_ids(spec.tokenizer, (ROW,)) != {ROW: token}:
         raise ModelUnavailable(f"{config.path}: image_token_id {token} is not {ROW} in the tokenizer")
     tied = config.flag("tie_word_embeddings", False)
-    refuse_unread(config, _HARMLESS, transformers_reads(config, generation))
+    refuse_unread_config(config, generation, _HARMLESS)
     limit: float = folder.tokenizer_config.value("model_max_length", Limit, MAX_TOKENS)
     further = {"model_type": f"{generation}_text", "tie_word_embeddings": tied}
     if taps := found.config.get("deepstack_visual_indexes"):

@@ -16,7 +16,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from vectord.checkpoints.checkpoint import find_tensor
-from vectord.checkpoints.config_keys import CONFIG, class_defaults, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import class_defaults, harmless, refuse_unread, refuse_unread_config
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.fingerprint import fingerprint
 from vectord.checkpoints.folder import ModelFolder
@@ -86,7 +86,7 @@ def add_towers(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) ->
     towers, config = TOWERS[folder.model_type], folder.config
     text, images = _section(folder, "text"), _section(folder, "vision")
     own = harmless("the tensors have it", "projection_dim logit_scale_init_value")
-    refuse_unread(config, {**CONFIG, **own}, transformers_reads(config, folder.model_type))
+    refuse_unread_config(config, folder.model_type, own)
     tokenizer = str(folder.tokenizer_config.get("tokenizer_class")).removesuffix("Fast")
     is_siglip = towers.image_layer is None
     if is_siglip:

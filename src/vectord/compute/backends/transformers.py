@@ -33,7 +33,7 @@ from transformers.utils import logging as transformers_logging
 
 from vectord.checkpoints.adapters import merge_adapter
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
-from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import CONFIG, Harmless, harmless, one_of, refuse_unread_config
 from vectord.checkpoints.files.read import Settings, unread_settings
 from vectord.checkpoints.files.weight import NETWORK_DTYPES
 from vectord.checkpoints.quantized import expand
@@ -177,7 +177,7 @@ class TransformersModel:
         # A class saves values that it computes, such as T5's dense_act_fn: equal ones are harmless.
         computed = {key: Harmless("computed by the class", one_of(value)) for key, value in vars(config).items()}
         sources = "".join(Path(getfile(one)).read_text("utf-8") for one in (type(config), model_class))
-        refuse_unread(settings, {**computed, **_HARMLESS}, transformers_reads(settings, spec.model_type, sources))
+        refuse_unread_config(settings, spec.model_type, {**computed, **_HARMLESS}, sources)
         # GPT-2 and its relatives have no table of types: they would add the vector of word 0.
         has_types = hasattr(config, "type_vocab_size") or spec.model_type == "xlnet"
         self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from vectord.checkpoints.config_keys import CONFIG, harmless, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import harmless, refuse_unread_config
 from vectord.checkpoints.files.read import Settings
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.architecture import LayerNames
@@ -163,5 +163,5 @@ class EmbeddingGemma2(EmbeddingGemma2Text[T]):
         text = Settings(path, self.section("text_config"), allowed)
         facts.require({"text_config.model_type": text.get("model_type")}, "text_config.model_type", TEXT_TYPE)
         model = EmbeddingGemma2Text(text, self.weights, self.ops).load()
-        refuse_unread(text, {**CONFIG, **self.HARMLESS}, transformers_reads(text, TEXT_TYPE))
+        refuse_unread_config(text, TEXT_TYPE, self.HARMLESS)
         return model

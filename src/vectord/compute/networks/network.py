@@ -14,7 +14,7 @@ from typing import Any, Generic, cast
 
 from vectord.checkpoints.adapters import merge_adapter, split_adapters
 from vectord.checkpoints.checkpoint import Weight
-from vectord.checkpoints.config_keys import CONFIG, refuse_unread, transformers_reads
+from vectord.checkpoints.config_keys import refuse_unread_config
 from vectord.checkpoints.files.read import OPTION, unread_settings
 from vectord.checkpoints.folder import ANSWERS_CLASS, ATTENTION_CLASS, LIST_CLASS, TASKS_CLASS
 from vectord.checkpoints.quantized import expand
@@ -114,7 +114,7 @@ class Network(Generic[T]):
         unread = reader.unread() - spec.tensors_of_heads
         check_all_read(unread, architecture.HARMLESS_TENSORS, spec.outputs, spec.model_type)
         model_type = str(config.get("model_type"))  # a section's, in models of several networks
-        refuse_unread(config, {**CONFIG, **architecture.HARMLESS}, transformers_reads(config, model_type))
+        refuse_unread_config(config, model_type, architecture.HARMLESS)
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
