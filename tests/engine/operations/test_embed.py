@@ -293,9 +293,10 @@ async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
             await embed_with_both(engine, "fine", "no!")
         assert failed.value.index == 1
         assert queue_of(engine) == (0, 0)
-        await engine.answer(UnloadModel(model="m1"), ANYONE)  # nothing uses it
         dense.gate.set()
         await blocker
+        for model in ("m0", "m1"):
+            await engine.answer(UnloadModel(model=model), ANYONE)  # nothing uses it
     assert dense.texts_run() == ["blocker"]
 
 
