@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.text.makers import (
     LIGATURE,
     SENTENCES,
     byte_level,
+    content_of,
     make_encoder,
     make_spec,
     read,
@@ -23,9 +25,8 @@ from tests.text.makers import (
     varied_texts,
     wordpiece,
 )
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
 from vectord.text.chunks import read_document
@@ -38,20 +39,15 @@ PLAIN = TextOptions()
 
 
 @pytest.fixture(scope="module", params=ALL, ids=lambda make: make.__name__)
-def spec(request: Any, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
-    path = tmp_path_factory.mktemp("chunks") / "tokenizer.json"
-    request.param().save(str(path))
-    return make_spec(path, max_tokens=64)
+def encoder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
+    return make_encoder(tmp_path_factory.mktemp("chunks"), request.param(), max_tokens=64)
 
 
-@pytest.fixture(scope="module")
-def encoder(spec: ModelSpec) -> TextEncoder:
-    return TextEncoder(spec)
-
-
-@pytest.fixture(scope="module")
-def plain(spec: ModelSpec) -> PlainTokenizer:
-    return PlainTokenizer(spec)
+def places_of(encoder: TextEncoder, text: str) -> list[tuple[int, int]]:
+    """The first character of each token, and the one after its last."""
+    (tokens,) = encoder.tokenize([text], add_special_tokens=False, prompt_name=None)
+    ends = np.cumsum([0, *(len(character.encode()) for character in text)])
+    return [(*np.searchsorted(ends, (token.start, token.stop)).tolist(),) for token in tokens]
 
 
 def by(kind: Any, max_tokens: int = 20, overlap_tokens: int = 0) -> ChunkOptions:
@@ -70,41 +66,39 @@ TEXTS = st.lists(
 
 
 @given(text=TEXTS, options=OPTIONS)
-def test_chunks_cover_the_text(encoder: TextEncoder, plain: PlainTokenizer, text: str, options: ChunkOptions) -> None:
+def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
     """Each begins where the one before it ends, or earlier by at most the overlap. Without overlap, every token
     counts once."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
         return
-    document = read_document(plain, text)
+    (tokens,) = encoder.count([text])
     assert chunks[0].start == 0
     assert chunks[-1].stop == len(text)
     for chunk in chunks:
         assert chunk.tokens <= options.max_tokens
     assert chunks[0].first == 0
-    assert chunks[-1].first + chunks[-1].tokens == len(document.ids)
+    assert chunks[-1].first + chunks[-1].tokens == tokens
     for before, after in pairwise(chunks):
         assert 0 <= before.first + before.tokens - after.first <= options.overlap_tokens
         assert before.start < after.start <= before.stop < after.stop
     if not options.overlap_tokens:
         assert "".join(texts_of(text, chunks)) == text
-        assert sum(chunk.tokens for chunk in chunks) == len(document.ids)
+        assert sum(chunk.tokens for chunk in chunks) == tokens
 
 
 @given(text=TEXTS, options=OPTIONS)
-def test_chunks_are_cut_between_characters(
-    encoder: TextEncoder, plain: PlainTokenizer, text: str, options: ChunkOptions
-) -> None:
+def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
     """A chunk has only its own characters' tokens, even if one character is many tokens."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
         return
-    document = read_document(plain, text)
+    places = places_of(encoder, text)
     for chunk in chunks:
-        inside = range(chunk.first, chunk.first + chunk.tokens)
-        assert all(chunk.start <= document.starts[i] <= document.stops[i] <= chunk.stop for i in inside)
+        inside = places[chunk.first : chunk.first + chunk.tokens]
+        assert all(chunk.start <= start <= stop <= chunk.stop for start, stop in inside)
 
 
 def test_chunks_of_tokens_end_at_words(tmp_path: Path) -> None:
@@ -247,19 +241,20 @@ def spans(*places: tuple[int, int]) -> list[Span]:
 WORDS = "jumps over a lazy dog while many small birds sing  "
 
 
-def test_the_client_s_chunks_have_their_own_tokens(encoder: TextEncoder, plain: PlainTokenizer) -> None:
+def test_the_client_s_chunks_have_their_own_tokens(encoder: TextEncoder) -> None:
     """Without the space at their end, which some tokenizers make part of the next word."""
     own = spans((0, 6), (6, 13), (13, 18), (18, 28), (28, 51))
     chunks = encoder.chunk(WORDS, own)
     assert [Span(chunk.start, chunk.stop) for chunk in chunks] == own
-    document = read_document(plain, WORDS)
-    places = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
-    for chunk, inside in zip(chunks, places, strict=True):
-        assert all(document.starts[i] < chunk.stop and document.stops[i] > chunk.start for i in inside)
-    owned = [i for inside in places for i in inside]
+    places = places_of(encoder, WORDS)
+    owned = []
+    for chunk in chunks:
+        inside = range(chunk.first, chunk.first + chunk.tokens)
+        assert all(places[i][0] < chunk.stop and places[i][1] > chunk.start for i in inside)
+        owned += inside
     assert owned == sorted(set(owned))
-    for i in set(range(len(document.ids))) - set(owned):
-        assert not WORDS[document.starts[i] : document.stops[i]].strip()
+    for i in set(range(len(places))) - set(owned):
+        assert not WORDS[slice(*places[i])].strip()
 
 
 def test_a_word_in_two_chunks_has_its_tokens_in_both(tmp_path: Path) -> None:
@@ -291,9 +286,7 @@ def test_windows_read_the_context_of_each_chunk(tmp_path: Path) -> None:
 
 
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_any_spans_are_found_in_their_windows_or_rejected(
-    encoder: TextEncoder, plain: PlainTokenizer, text: str, cuts: list[int]
-) -> None:
+def test_any_spans_are_found_in_their_windows_or_rejected(encoder: TextEncoder, text: str, cuts: list[int]) -> None:
     """Every chunk has rows of a window, and those rows are its tokens."""
     places = sorted({cut for cut in cuts if cut <= len(text)})
     own = spans(*pairwise(places))
@@ -304,10 +297,9 @@ def test_any_spans_are_found_in_their_windows_or_rejected(
         windows = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     except (InvalidField, InputTooLong, Untokenizable):
         return
-    document = read_document(plain, text)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
-    if len(document.ids):
-        assert rows == [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
+    if ids := content_of(encoder, text):
+        assert rows == [ids[chunk.first : chunk.first + chunk.tokens] for chunk in chunks]
         assert all(rows)
     assert all(len(window.ids) <= 64 for window in windows)
 
@@ -363,12 +355,15 @@ def test_shared_tokens_of_windows_count_once(tmp_path: Path, words: int) -> None
 # --- reading a document -----------------------------------------------------------------------------------------
 
 
-def test_a_long_document_has_the_same_tokens_in_pieces(plain: PlainTokenizer) -> None:
+@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
+def test_a_long_document_has_the_same_tokens_in_pieces(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
     """Also the same offsets."""
     text = " ".join(varied_texts(700, longest=60))
     assert len(text) > 3 * PIECE_CHARACTERS
-    whole = plain.tokenizer.encode(text, add_special_tokens=False)
-    document = read_document(plain, text)
+    tokenizer, path = make(), tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    whole = tokenizer.encode(text, add_special_tokens=False)
+    document = read_document(PlainTokenizer(make_spec(path)), text)
     assert document.ids.tolist() == whole.ids
     starts, stops = np.array(whole.offsets).T
     assert document.stops.tolist() == stops.tolist()
@@ -382,7 +377,7 @@ def test_a_long_document_has_the_same_tokens_in_pieces(plain: PlainTokenizer) ->
 
 @given(text=TEXTS, options=OPTIONS.filter(lambda options: options.max_tokens <= 40), prompted=st.booleans())
 def test_late_chunks_are_found_in_their_windows(
-    encoder: TextEncoder, plain: PlainTokenizer, text: str, options: ChunkOptions, prompted: bool
+    encoder: TextEncoder, text: str, options: ChunkOptions, prompted: bool
 ) -> None:
     """The spans, in order, hold the chunks' own tokens; every window has frame and prompt, and is within the limit."""
     try:
@@ -392,20 +387,20 @@ def test_late_chunks_are_found_in_their_windows(
         )
     except Untokenizable:
         return
-    document = read_document(plain, text)
+    ids = content_of(encoder, text)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
     assert len(rows) == len(chunks)
-    if len(document.ids):
-        own = [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
-        assert rows == own
-    frame = plain.frame
-    before = [*frame.prefix, *(plain.content("fox:").tolist() if prompted else ())]
-    if len(document.ids):
+    if ids:
+        assert rows == [ids[chunk.first : chunk.first + chunk.tokens] for chunk in chunks]
+    fox, framed = content_of(encoder, "fox"), read(encoder, ["fox"])[0].ids.tolist()
+    first = framed.index(fox[0])
+    before, suffix = framed[:first] + (content_of(encoder, "fox:") if prompted else []), framed[first + len(fox) :]
+    if ids:
         assert windows[0].spans[0, 0] == len(before)  # the prompt's last blank is the text's
     for window in windows:
         assert len(window.ids) == len(window.type_ids) <= 64
         assert window.ids[: len(before)].tolist() == before
-        assert window.ids[len(window.ids) - len(frame.suffix) :].tolist() == list(frame.suffix)
+        assert window.ids[len(window.ids) - len(suffix) :].tolist() == suffix
 
 
 def windows_of(
