@@ -239,7 +239,8 @@ _INSTRUCTIONS = (  # that torch.save writes for a dict of tensors, in protocol 2
 class _Unpickler(pickle._Unpickler):
     """Python's unpickler with the instructions, functions and persistent ids of torch.save.
 
-    pickle.Unpickler, in C, allocates gigabytes for one memo index and hashes dict keys before any hook sees them.
+    pickle.Unpickler, in C, allocates gigabytes for one memo index, hashes dict keys before any hook sees them (nested
+    tuples overflow its stack), and lets a file set attributes of the functions that `find_class` returns.
     """
 
     stack: list[Any]
