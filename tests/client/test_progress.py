@@ -55,6 +55,13 @@ def test_a_file_gets_no_bar_by_default(call, capsys):
     assert shown.out == ""
 
 
+def test_a_notebook_shows_the_bar_as_text(call, capsys, monkeypatch):
+    """rich's widget would need ipywidgets: without them it draws nothing, and warns."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    call(FakeServer(), "embed", ["abc"], progress=True)
+    assert "1/1 texts" in capsys.readouterr().err
+
+
 def test_the_bar_ends_with_a_call_that_fails(call, monkeypatch):
     """It shows the finished texts."""
     with terminal(monkeypatch) as shown, pytest.raises(BadRequest):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -424,6 +425,17 @@ def test_an_error_has_the_index_in_the_callers_list(embedder: Embedder) -> None:
         embedder.embed(texts, truncate=False)
     assert caught.value.index == TEXTS_PER_REQUEST
     assert str(caught.value).startswith(f"`texts[{TEXTS_PER_REQUEST}]` must have at most")
+
+
+def test_a_notebook_shows_the_bar_as_text(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """rich's widget would need ipywidgets: without them it draws nothing, and warns."""
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("vectord.library.embedder.LARGE_TEXTS", 1)
+    embedder.embed(TEXTS)
+    assert "100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("broken", ["write", "flush"])

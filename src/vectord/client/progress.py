@@ -23,7 +23,9 @@ def progress_of(parts: Sequence[RequestPart], shown: bool | None, *, is_large: b
         yield lambda texts, tokens: None
         return
     columns = (BarColumn(bar_width=None), Done(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), expand=True)
+    # rich's own bars in notebooks need ipywidgets.
+    console = Console(stderr=True, force_jupyter=False, force_terminal="ipykernel" in sys.modules or None)
+    progress = Progress(*columns, console=console, expand=True)
     task = progress.add_task("", total=sum(len(part.items) for part in parts), tokens=0)
     gone = suppress(OSError, ValueError)  # what rich raises without its terminal, which ends no call
 

@@ -850,7 +850,9 @@ def _progress(texts: int, shown: bool | None) -> Iterator[Advance]:
     from rich.console import Console  # noqa: PLC0415 - most calls show none
     from rich.progress import Progress  # noqa: PLC0415
 
-    progress = Progress(console=Console(stderr=True))
+    # rich's own bars in notebooks need ipywidgets.
+    is_notebook = "ipykernel" in sys.modules
+    progress = Progress(console=Console(stderr=True, force_jupyter=False, force_terminal=is_notebook or None))
     task = progress.add_task("texts", total=texts)
     housekeeping = Housekeeping("the progress bar")
     housekeeping.run(progress.start)
