@@ -60,7 +60,7 @@ def attend(ops: OpenvinoOps, *specs: AttentionSpec) -> Callable[[Tokens[ov.Node]
 
 
 def inputs_of(graph: OpenvinoGraph, texts: PackedTexts) -> dict[str, np.ndarray]:
-    return dict(zip(graph.inputs, graph.pack(texts, ()), strict=True))
+    return {name: one.data for name, one in zip(graph.inputs, graph.pack(texts, ()), strict=True)}
 
 
 def run(graph: OpenvinoGraph, texts: PackedTexts, outputs: Collection[Output] = ()) -> dict[Output, np.ndarray]:
@@ -99,7 +99,7 @@ def test_the_layout_of_a_single_text_is_kept_and_right() -> None:
         run(graph, texts)
         fresh = build(attend(OpenvinoOps(), SPEC, WINDOWED), groups=2)
         for name, got, want in zip(graph.inputs, graph.pack(texts, ()), fresh.pack(texts, ()), strict=True):
-            np.testing.assert_array_equal(got, want, err_msg=name)
+            np.testing.assert_array_equal(got.data, want.data, err_msg=name)
     first, again = (graph.pack(texts_of(20), ()) for _ in range(2))
     assert (
         sum(one is other for one, other in zip(first, again, strict=True)) == len(graph.inputs) - 2

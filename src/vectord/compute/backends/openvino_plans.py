@@ -10,7 +10,6 @@ from typing import Literal
 from weakref import WeakSet
 
 import numpy as np
-import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
@@ -95,7 +94,7 @@ class Plan:
         tokens = batch.texts.ids.size
         # A request keeps the memory of its outputs, so a long batch has one of its own.
         request = self._requests[stream] if tokens <= LONG_TOKENS else self._compiled.create_infer_request()
-        arrays = self._set_inputs(request, batch)
+        tensors = self._set_inputs(request, batch)
         try:
             with self.memory.in_use(tokens):
                 answers = request.infer(share_outputs=True)
@@ -103,7 +102,7 @@ class Plan:
             if "bad_alloc" in str(error) or "out_of_memory" in str(error):
                 raise MemoryError(f"no room for a batch of {tokens} tokens") from error
             raise
-        del arrays  # the request reads them in place
+        del tensors  # the request reads them in place
         return {output: answers[self._graph.outputs.index(output)].copy() for output in batch.outputs}
 
     def with_own_request(self) -> Plan:
@@ -116,19 +115,19 @@ class Plan:
         A stream should run its largest batch first: its buffers then have their final size, while growing step by step
         would leave the outgrown buffers in the heap.
         """
-        arrays = [self._set_inputs(request, batch) for request in self._requests]
+        tensors = [self._set_inputs(request, batch) for request in self._requests]
         for request in self._requests:
             request.start_async()
         for request in self._requests:
             request.wait()
             if not all(np.isfinite(tensor.data).all() for tensor in request.output_tensors):
                 raise ModelUnavailable("the first answer is not finite: broken weights, or a faulty processor")
-        del arrays
+        del tensors
 
-    def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[npt.NDArray[np.generic]]:
-        arrays = self._graph.pack(batch.texts, batch.outputs)
-        request.set_input_tensors({i: ov.Tensor(array, shared_memory=True) for i, array in enumerate(arrays)})
-        return arrays
+    def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[ov.Tensor]:
+        tensors = self._graph.pack(batch.texts, batch.outputs)
+        request.set_input_tensors(dict(enumerate(tensors)))
+        return tensors
 
 
 class Compiler:
