@@ -223,7 +223,10 @@ async def _by_scores(runner: ModelRunner, request: RerankRequest, pieces: Pieces
         scores = await compute(sum(part.size for part in states), partial(postprocess.list_scores, states))
         around = len(texts.ids) - sum(lengths.kept)
         return Scored(scores, None, "cosine", ran, query, lengths, lengths, further_tokens=around)
-    logits = _logits(runner.spec, ran.rows("scores"))
+    rows = ran.rows("scores")  # (N, L)
+    logits = rows[:, -1] - rows[:, 0] if rows.shape[1] == 2 else rows[:, 0]  # (N,): of two numbers, "yes" minus "no"
+    if runner.spec.scores_by_words and runner.spec.yes_no is not None:
+        logits = logits / np.float32(runner.spec.yes_no.divisor)
     scores, kind = _activated(runner.spec, logits, request.raw)
     return Scored(scores, None if scores is logits else logits, kind, ran, query, lengths, texts.lengths)
 
@@ -241,14 +244,6 @@ def _shared_prefix(runner: ModelRunner, pairs: Texts) -> Prefix | None:
     differ = [np.flatnonzero(first[:most] != ids[:most]) for ids in others]
     same = min([most, *(int(places[0]) for places in differ if len(places))])
     return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None
-
-
-def _logits(spec: ModelSpec, rows: Float32) -> Float32:
-    """rows (N, L) as one logit for each pair (N,): of two numbers, "yes" minus "no"."""
-    odds = rows[:, -1] - rows[:, 0] if rows.shape[1] == 2 else rows[:, 0]
-    if spec.scores_by_words and spec.yes_no is not None:
-        odds = odds / np.float32(spec.yes_no.divisor)
-    return odds
 
 
 def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
