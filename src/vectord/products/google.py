@@ -1,7 +1,7 @@
 """Google's embedding API, as served for Gemini: `embedContent`, `batchEmbedContents` and the list of models.
 
-Runs on the event loop. Clients name the model in the path, and as `models/NAME` in every request of a batch. The task,
-the dimensions and files may be written with underscores, as in Google's own examples.
+Runs on the event loop. Clients name the model in the path, and as `models/NAME` in every request of a batch. Names of
+options and files may be written with underscores, as in Google's own examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Names, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
 from vectord.products.common.fields import about, no_effect
-from vectord.products.common.inputs import Medium, Switch, agreed, check_count, refuse_none
+from vectord.products.common.inputs import Medium, agreed, check_count, refuse_none
 from vectord.products.common.media import read_image
 from vectord.products.common.models import check_one_model
 from vectord.products.common.vectors import json_answer
@@ -100,20 +100,20 @@ class Content(msgspec.Struct):
 
 
 class Options(msgspec.Struct, kw_only=True, rename="camel"):
-    task_type: Annotated[str | None, about("Google's task: selects the prompt")] = None
-    title: Annotated[
-        str | None, about("of a document, put on a line before its text; only with RETRIEVAL_DOCUMENT")
-    ] = None
+    task_type: str | None = None
+    title: Annotated[str | None, about("on a line before the text of a document; only with RETRIEVAL_DOCUMENT")] = None
     output_dimensionality: Count | None = None
-    auto_truncate: Switch = None
+    auto_truncate: bool | None = None
     underscored_task_type: str | None = msgspec.field(name="task_type", default=None)
     underscored_output_dimensionality: Count | None = msgspec.field(name="output_dimensionality", default=None)
+    underscored_auto_truncate: bool | None = msgspec.field(name="auto_truncate", default=None)
 
 
 class EmbedBody(Options, kw_only=True, rename="camel"):
     content: Content
     model: str | None = None  # models/NAME
     embed_content_config: Annotated[Options | None, about("replaces the options next to `content`")] = None
+    underscored_embed_content_config: Options | None = msgspec.field(name="embed_content_config", default=None)
 
 
 class BatchBody(msgspec.Struct):
@@ -223,7 +223,9 @@ def _names_within(index: int) -> Names:
 def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     model = incoming.path.get("model", "")  # the description of the API parses examples without a path
     check_one_model(model, body.model and body.model.removeprefix("models/"), incoming.models)
-    options = body.embed_content_config or body
+    config, underscored_config = body.embed_content_config, body.underscored_embed_content_config
+    options = agreed(embedContentConfig=config, embed_content_config=underscored_config) or body
+    cuts = agreed(autoTruncate=options.auto_truncate, auto_truncate=options.underscored_auto_truncate)
     task = agreed(task=options.task_type, task_type=options.underscored_task_type)
     if task not in _KINDS:
         raise InvalidField("{field} must be one of {known}.", field="task", known=", ".join(filter(None, _KINDS)))
@@ -237,7 +239,7 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     return EmbedRequest(
         inputs=[item_of([part for part in read if part])],
         model=model or None,
-        text=TextOptions(truncate=options.auto_truncate, truncate_by_default=True, kind=kind),
+        text=TextOptions(truncate=cuts, truncate_by_default=True, kind=kind),
         dimensions=agreed(
             dimensions=options.output_dimensionality,
             output_dimensionality=options.underscored_output_dimensionality,
