@@ -8,9 +8,11 @@ replaced.
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeAlias, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from vectord.errors import InvalidRequest, MalformedBody, MissingField, WrongType
 
@@ -55,17 +57,17 @@ def decode(decoder: msgspec.json.Decoder[T], body: Content) -> T:
     try:
         return decoder.decode(body)
     except DECODE_ERRORS as error:
-        raise fault_of(error, body) from None
+        raise fault_of(error, body, decoder.type) from None
 
 
-def fault_of(error: Exception, body: Content) -> InvalidRequest:
+def fault_of(error: Exception, body: Content, kind: Any) -> InvalidRequest:
     """What is wrong with the body, by one of DECODE_ERRORS, which may hold the whole body and must not be the cause.
 
     MalformedBody if the body is not JSON or is nested too deeply, MissingField for an absent field, and WrongType for a
-    field of another type or out of range.
+    field of another type or out of range. kind: the type of the body.
     """
     if isinstance(error, msgspec.ValidationError):
-        return _wrong_type(str(error))
+        return _wrong_type(str(error), kind)
     if isinstance(error, UnicodeDecodeError):
         return MalformedBody("The request body is not valid UTF-8.")
     if not isinstance(error, msgspec.MsgspecError):
@@ -80,7 +82,7 @@ def fault_of(error: Exception, body: Content) -> InvalidRequest:
     return MalformedBody("The request body is not valid JSON.")
 
 
-def _wrong_type(sentence: str) -> WrongType:
+def _wrong_type(sentence: str, kind: Any) -> WrongType:
     found = _FAULT.match(sentence)
     assert found is not None  # it matches every sentence
     fault, path = found["fault"], found["path"] or ""
@@ -94,8 +96,29 @@ def _wrong_type(sentence: str) -> WrongType:
     index = int(number) if number.isdigit() else None
     if missing:
         return MissingField("`{path}` is required.", field=field or None, index=index, path=path)
+    requirement = _requirement(fault)
+    if fault.startswith("Invalid enum value") and (values := list(values_at(path, inspect.type_info(kind)))):
+        requirement = f"must be one of {', '.join(map(repr, values))}"
     template = "`{path}` {requirement}." if path else "The request body {requirement}."
-    return WrongType(template, field=field or None, index=index, path=path, requirement=_requirement(fault))
+    return WrongType(template, field=field or None, index=index, path=path, requirement=requirement)
+
+
+def values_at(path: str, kind: inspect.Type) -> Iterator[object]:
+    """The values of the literals at a path of msgspec's errors, such as `kinds[1].name`, in the type `kind`."""
+    place, _, rest = path.replace("[", ".[").lstrip(".").partition(".")
+    if isinstance(kind, inspect.Metadata):
+        yield from values_at(path, kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for one in kind.types:
+            yield from values_at(path, one)
+    elif isinstance(kind, inspect.LiteralType) and not path:
+        yield from kind.values
+    elif isinstance(kind, inspect.ListType) and place.startswith("["):
+        yield from values_at(rest, kind.item_type)
+    elif isinstance(kind, inspect.StructType):
+        for field in kind.fields:
+            if field.encode_name == place:
+                yield from values_at(rest, field.type)
 
 
 def _requirement(fault: str) -> str:
@@ -107,6 +130,4 @@ def _requirement(fault: str) -> str:
         )
     if match := _LENGTH.match(fault):
         return f"must have a length of {_BOUNDS[match['bound']]}{match['length']}"
-    if fault.startswith("Invalid enum value"):
-        return "must be one of the values that /docs lists for it"
     return "is out of range" if _RANGE.match(fault) else "has a wrong type or value"

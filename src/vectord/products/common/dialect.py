@@ -238,7 +238,7 @@ def _parse_with(parser: BodyParser[Body], body: type[Body], names: Names) -> Par
         try:
             decoded = decoder.decode(incoming.body)
         except DECODE_ERRORS as error:
-            raise fault_of(error, incoming.body) from None
+            raise fault_of(error, incoming.body, body) from None
         for refusal in refusals:
             value: Any = decoded
             for name in refusal.path:
