@@ -46,7 +46,7 @@ from vectord.server.admission.keys import Keys, read_keys
 from vectord.server.grpc.messages import METHODS, Method
 from vectord.server.grpc.streams import RankStream
 from vectord.server.http.app import build_table
-from vectord.server.http.hardening.body import check_media_type, check_shape
+from vectord.server.http.hardening.body import check_media_type
 from vectord.server.http.hardening.decompression import decompress
 from vectord.server.http.negotiation import negotiated
 from vectord.server.pipeline import Shutdown
@@ -192,7 +192,6 @@ def _feed_table(given: tuple[str, str, bytes, Mapping[str, str]], folder: Path) 
         endpoint.page.show(said)
         return
     _check_media_type(said)
-    check_shape(content)
     choice = endpoint.choose(content)
     asked = Incoming(body=content, path=found.values, headers=said, models=[model_info()])
     _checked(choice.render_error, lambda: negotiated(choice.route.parse(asked), said), marked=False)

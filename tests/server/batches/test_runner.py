@@ -224,9 +224,10 @@ async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
     """And selects its product in a thread: one line of 30 MB with two million keys stopped the event loop for 3 s."""
     steps, real = [], Endpoint.choose
 
-    def choose(endpoint: Endpoint, body: bytes) -> Choice:
+    def choose(endpoint: Endpoint, body: bytes, max_inputs: int | None) -> Choice:
+        chosen = real(endpoint, body, max_inputs)
         steps.append(("choose", threading.get_ident()))
-        return real(endpoint, body)
+        return chosen
 
     def check(body: bytes, max_inputs: int | None) -> None:
         steps.append(("check", threading.get_ident()))
@@ -234,7 +235,8 @@ async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
             raise PayloadTooLarge("Too many values.")
 
     monkeypatch.setattr(Endpoint, "choose", choose)
-    monkeypatch.setattr("vectord.server.batches.runner.check_shape", check)
+    monkeypatch.setattr("vectord.server.http.routing.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr("vectord.server.http.routing.check_shape", check)
     monkeypatch.setattr("vectord.server.pipeline.ON_LOOP_BYTES", 0)
     async with running(tmp_path) as runner:
         for text, status in (("a", "completed"), ("b", "failed")):

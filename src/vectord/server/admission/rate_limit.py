@@ -54,16 +54,14 @@ class RateLimits:
                 self.by_dialect[dialect.name] = rate
         self._buckets: TokenBuckets = buckets or Buckets(config.redis_url)
 
-    async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
-        """Count one request. dialect: None if the body decides it later."""
-        draws = [] if self.everywhere is None else [Draw(self.everywhere, f"address:{address}")]
-        if dialect is not None:
+    async def check(self, address: str | None, key: Key | None, dialect: str | None) -> None:
+        """Count one request. address: None for a line of a stored batch; dialect: None if the body decides it later."""
+        draws = []
+        if address is not None and self.everywhere is not None:
+            draws.append(Draw(self.everywhere, f"address:{address}"))
+        if address is not None and dialect is not None:
             draws += self._dialect_draws(address, key, dialect)
         await self._draw([*draws, *_key_draws(key)])
-
-    async def check_key(self, key: Key | None) -> None:
-        """Count one request of a stored batch."""
-        await self._draw(list(_key_draws(key)))
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
         """Count the request for the dialect that its body selected."""

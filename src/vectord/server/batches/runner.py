@@ -56,7 +56,6 @@ from vectord.schema import Caller, EmbedRequest, Request, Result
 from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.admission.keys import Key
 from vectord.server.batches.store import BatchStore, DiskFull, ResultWriter, Shelf, full_disk_detected, request_id
-from vectord.server.http.hardening.body import check_shape
 from vectord.server.http.incoming import LazyModelList
 from vectord.server.http.routing import Table
 from vectord.server.pipeline import RequestPipeline
@@ -322,8 +321,7 @@ class BatchRunner:
 
         def parse() -> Call:
             nonlocal render_error
-            check_shape(body, self._guards.max_inputs)
-            choice = endpoint.choose(body)
+            choice = endpoint.choose(body, self._guards.max_inputs)
             render_error = choice.render_error
             return choice.route.parse(Incoming(body=body, path=found.values, models=models, guards=self._guards))
 
@@ -345,7 +343,7 @@ class BatchRunner:
         while True:
             try:
                 async with self._places:
-                    await self._pipeline.gate.limits.check_key(key)
+                    await self._pipeline.gate.limits.check(None, key, None)
                     return await self._engine.answer(request, caller)
             except ModelFailed:
                 raise

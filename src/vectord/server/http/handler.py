@@ -24,14 +24,12 @@ from vectord.schema import Caller, Request, Result
 from vectord.server.admission.keys import presented_key
 from vectord.server.http.answer import HttpCall, Responder, Send
 from vectord.server.http.hardening.body import (
-    UNCHECKED_BYTES,
     Body,
     BodyRoom,
     ClientDisconnected,
     Receive,
     WatchingDisconnect,
     check_media_type,
-    check_shape,
 )
 from vectord.server.http.hardening.connection_limits import OVER_LIMIT
 from vectord.server.http.hardening.head import check_head, combined
@@ -165,15 +163,10 @@ class HttpHandler:
             await body.read(self._room)
             return endpoint.choose(b"")
         check_media_type(call.record.headers.get("content-type", ""))
-        content = await body.read(self._room)
-        if len(content) <= UNCHECKED_BYTES:
-            return endpoint.choose(content)
-
-        def choose() -> Choice:
-            check_shape(content, self._guards.max_inputs)
-            return endpoint.choose(content)
-
-        return choose() if len(content) <= LARGE_BYTES else await self._pipeline.in_thread(choose, len(content))
+        content, max_inputs = await body.read(self._room), self._guards.max_inputs
+        if len(content) <= LARGE_BYTES:
+            return endpoint.choose(content, max_inputs)
+        return await self._pipeline.in_thread(partial(endpoint.choose, content, max_inputs), len(content))
 
     def _parse(self, call: HttpCall, route: Route, models: LazyModelList) -> Call:
         """The product's call. Releases the body. Runs in a thread for a large one."""

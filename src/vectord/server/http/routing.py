@@ -19,6 +19,7 @@ from vectord.products.common.body import Content
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, RenderError, Route
 from vectord.schema import Operation
 from vectord.server.admission.keys import NO_SUCH_PATH
+from vectord.server.http.hardening.body import UNCHECKED_BYTES, check_shape
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
@@ -116,13 +117,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The keys that can change the response of one of the products."""
         return frozenset().union(*(route.effective for route in self.routes))
 
-    def choose(self, body: Content) -> Choice:
+    def choose(self, body: Content, max_inputs: int | None = None) -> Choice:
         """The first route whose required keys are in the body and that knows every other key.
 
         Keys that change no response here are disregarded. If none knows every key, the first route with its required
         keys refuses the first key that it does not know. If none has its required keys, the first route of all parses
-        the body and reports what is missing.
+        the body and reports what is missing. Raises PayloadTooLarge, see check_shape.
         """
+        if len(body) > UNCHECKED_BYTES:
+            check_shape(body, max_inputs)
         if len(self.choices) == 1:
             return self.choices[0]
         try:
