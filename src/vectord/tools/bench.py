@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vectord.client.transport import run_blocking
-from vectord.tools.probe import EMBED_FORMS, ProbedServer, find_embed_route, find_rerank_route
+from vectord.tools.probe import FULL_FORMS, ProbedServer, find_embed_route, find_rerank_route
 
 SCENARIOS = ("embed_dense", "embed_full", "rerank")
 
@@ -32,35 +32,24 @@ class Scenario:
 
 
 class Unsupported(Exception):
-    """The server has no route for a scenario. The message names the routes that were tried."""
+    """The server has no route for a scenario."""
 
 
 def scenario(server: ProbedServer, name: str, *, model: str | None, batch_size: int, repeated: bool) -> Scenario:
     """name: one of SCENARIOS. repeated: one body for all requests; else all texts are new. Raises Unsupported."""
     numbers = count(secrets.randbelow(8 * 10**7) + 10**7)  # of 8 digits
     batches = ([_sentence(next(numbers)) for _ in range(batch_size)] for _ in repeat(None))
-    bodies: Iterator[dict[str, Any]]
     if name == "rerank":
-        reranks = find_rerank_route(server, model)
-        if reranks is None:
-            raise Unsupported("no route returns scores")
-        form = reranks.form
-        queries = (f"Why does report number {number} matter?" for number in numbers)
-        bodies = map(reranks.body, batches, queries)
+        route, results = find_rerank_route(server, model), "scores"
     elif name == "embed_full":
-        form = next(form for form in EMBED_FORMS if form.path == "/embeddings/")
-        kinds = {"return_dense": True, "return_sparse": True, "return_colbert": True}
-        bodies = ({"sentences": texts, **kinds} for texts in batches)
-        reply = server.post(form.path, next(bodies))
-        if reply.status != 200:
-            raise Unsupported(f"POST {form.path} with dense, sparse and ColBERT vectors: {reply.summary()}")
+        route, results = find_embed_route(server, model, forms=FULL_FORMS), "dense, sparse and ColBERT vectors"
     else:
-        embeds = find_embed_route(server, model)
-        if embeds is None:
-            raise Unsupported("no route returns vectors")
-        form = embeds.form
-        bodies = map(embeds.body, batches)
-    return Scenario(form.path, form.name, repeat(next(bodies)) if repeated else bodies)
+        route, results = find_embed_route(server, model), "vectors"
+    if route is None:
+        raise Unsupported(f"no route returns {results}")
+    queries = (f"Why does report number {number} matter?" if name == "rerank" else None for number in numbers)
+    bodies = map(route.body, batches, queries)
+    return Scenario(route.form.path, route.form.name, repeat(next(bodies)) if repeated else bodies)
 
 
 def _sentence(number: int) -> str:

@@ -233,19 +233,26 @@ def _scores(answer: Any) -> dict[int, float]:
     return {int(row["index"]): float(row.get("relevance_score", row.get("score"))) for row in rows}
 
 
-_SMART = {"return_dense": True, "return_sparse": False, "return_colbert": False}
+_DENSE = {"return_dense": True, "return_sparse": False, "return_colbert": False}
+_SMART = Form("Smart Embedder", "/embeddings/", "sentences", smart_rows, names_model=False, options=_DENSE)
+_VECTORD = Form("vectord", "/vectord/embed", "inputs", lambda answer: [row["dense"] for row in answer["data"]])
 _COHERE = {"input_type": "search_document", "embedding_types": ["float"]}
 # vectord's own API comes last, since clients use the others.
 EMBED_FORMS = (
     Form("OpenAI", "/v1/embeddings", "input", openai_rows),
     Form("text-embeddings-inference", "/embed", "inputs", list, names_model=False),
     Form("embedding-server", "/api/v1/embed", "inputs", openai_rows, names_model=False),
-    Form("Smart Embedder", "/embeddings/", "sentences", smart_rows, names_model=False, options=_SMART),
+    _SMART,
     Form("infinity", "/embeddings", "input", openai_rows),
     Form("Embedding Inference API", "/embed", "input", ollama_rows),
     Form("Ollama", "/api/embed", "input", ollama_rows),
     Form("Cohere", "/v2/embed", "texts", lambda answer: list(answer["embeddings"]["float"]), options=_COHERE),
-    Form("vectord", "/vectord/embed", "inputs", lambda answer: [row["dense"] for row in answer["data"]]),
+    _VECTORD,
+)
+# Dense, sparse and ColBERT vectors in one response.
+FULL_FORMS = (
+    replace(_VECTORD, options={"outputs": ["dense", "sparse", "colbert"]}),
+    replace(_SMART, options=dict.fromkeys(_DENSE, True)),
 )
 RERANK_FORMS = (
     Form("text-embeddings-inference", "/rerank", "texts", _scores, names_model=False),
@@ -310,9 +317,11 @@ class ProbedRoute:
         return reply, scores if is_good else None
 
 
-def find_embed_route(server: ProbedServer, model: str | None, like: ProbedRoute | None = None) -> ProbedRoute | None:
+def find_embed_route(
+    server: ProbedServer, model: str | None, like: ProbedRoute | None = None, forms: Sequence[Form] = EMBED_FORMS
+) -> ProbedRoute | None:
     """The first form that the server answers with vectors; the form of `like` is tried before the others."""
-    forms = sorted(EMBED_FORMS, key=lambda form: like is None or form is not like.form)
+    forms = sorted(forms, key=lambda form: like is None or form is not like.form)
     routes = (ProbedRoute(server, form, model) for form in forms)
     found = next((route for route in routes if route.embed(HELLO)[1] is not None), None)
     if found is None or found.embed(HELLO * (MAX_TEXTS_AT_ONCE // len(HELLO)))[1] is not None:

@@ -82,7 +82,7 @@ def test_a_named_scenario_must_be_supported(capsys: pytest.CaptureFixture[str]) 
     """Else the exit code is 1, with the reason."""
     with stand_in() as server:
         assert run(["bench", "--url", server.url, "--scenarios", "embed_full", *SMALL]) == 1
-    assert "embed_full left out: POST /embeddings/" in capsys.readouterr().err
+    assert "embed_full left out: no route returns dense, sparse and ColBERT vectors" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_exit_code_130() -> None:

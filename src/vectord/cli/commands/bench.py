@@ -32,7 +32,7 @@ format follows the server: OpenAI, text-embeddings-inference, Smart Embedder and
 
 \b
   embed_dense  dense vectors of --batch-size sentences
-  embed_full   dense, sparse and ColBERT vectors of them, by Smart Embedder's /embeddings/
+  embed_full   dense, sparse and ColBERT vectors of them
   rerank       a query and --batch-size passages
 
 Units/s counts sentences or passages per second. Avg to Max are milliseconds from a request's first byte to the
