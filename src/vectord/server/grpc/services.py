@@ -117,17 +117,7 @@ class Services:
 
     def service(self, details: Any) -> Any:
         """The handler of a method, None for one that is not served. details: grpc.HandlerCallDetails."""
-        path = details.method if details.method in self._handlers else ""
-        metadata, keys = details.invocation_metadata, self._pipeline.gate.keys
-        try:
-            if len(metadata) > MAX_HEADERS:  # grpc limits the size of a frame of them, not of a call
-                raise PayloadTooLarge("A call may have at most {limit} metadata entries.", limit=MAX_HEADERS)
-            headers = headers_of(metadata)
-            keys.require(keys.lookup(headers), headers)
-            self._pipeline.check_running()
-        except Exception as error:
-            return self._refusing(path, error)
-        return self._handlers.get(path)
+        return self._handlers.get(details.method)
 
     def _handler(self, method: Method) -> Any:
         """The handler of a method. It has no serializers of grpc, so that an invalid message gets our own error."""
@@ -135,27 +125,24 @@ class Services:
             return grpc.stream_stream_rpc_method_handler(self._answering(method.path, partial(self._stream, method)))
         return grpc.stream_unary_rpc_method_handler(self._answering(method.path, partial(self._unary, method)))
 
-    def _refusing(self, path: str, error: Exception) -> Any:
-        """A handler that fails without reading a message."""
-
-        async def refuse(call: GrpcCall) -> None:
-            raise error
-
-        return grpc.stream_stream_rpc_method_handler(self._answering(path, refuse))
-
     def _answering(
         self, path: str, work: Callable[[GrpcCall], Awaitable[T]]
     ) -> Callable[[object, Context], Awaitable[T]]:
         """`work` as grpc calls it: errors become the call's status, and every call is reported."""
 
         async def answer(_messages: object, context: Context) -> T:
-            metadata: Metadata = context.invocation_metadata()[:MAX_HEADERS]
+            entries: Metadata = context.invocation_metadata()
+            metadata = entries[:MAX_HEADERS]
             record = self._pipeline.begin("gRPC", path, DIALECT, headers_of(metadata))
             forwarded = [value for name, value in metadata if name == "x-forwarded-for" and isinstance(value, str)]
             status, code = CLIENT_LEFT_STATUS, StatusCode.CANCELLED
             try:
                 span = ("", path.removeprefix("/"))  # OpenTelemetry's form for calls
                 self._pipeline.identify(record, address_of(context.peer()), forwarded, span=span)
+                if len(entries) > MAX_HEADERS:  # grpc limits the size of a frame of them, not of a call
+                    raise PayloadTooLarge("A call may have at most {limit} metadata entries.", limit=MAX_HEADERS)
+                self._pipeline.gate.keys.require(record.key, record.headers)
+                self._pipeline.check_running()
                 answered = await work(GrpcCall(context, record, record.caller()))
                 status, code = 200, StatusCode.OK
                 return answered
