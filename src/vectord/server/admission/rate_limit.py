@@ -61,7 +61,11 @@ class RateLimits:
             draws.append(Draw(self.everywhere, f"address:{address}"))
         if address is not None and dialect is not None:
             draws += self._dialect_draws(address, key, dialect)
-        await self._draw([*draws, *_key_draws(key)])
+        if key is not None and key.tokens_per_minute is not None:
+            draws.append(Draw(_per_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0))
+        if key is not None and key.requests_per_minute is not None:
+            draws.append(Draw(_per_minute(key.requests_per_minute), f"key:{key.name}:requests"))
+        await self._draw(draws)
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
         """Count the request for the dialect that its body selected."""
@@ -93,13 +97,6 @@ def rate_limited(refused: Draw, retry_after_s: float) -> RateLimited:
     rate = refused.rate
     template = TOKENS_EXCEEDED if refused.amount == 0 else REQUESTS_EXCEEDED
     return RateLimited(template, retry_after_s=retry_after_s, limit=rate.amount, period=PERIODS[rate.period_s])
-
-
-def _key_draws(key: Key | None) -> Iterator[Draw]:
-    if key is not None and key.tokens_per_minute is not None:
-        yield Draw(_per_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0)
-    if key is not None and key.requests_per_minute is not None:
-        yield Draw(_per_minute(key.requests_per_minute), f"key:{key.name}:requests")
 
 
 def _per_minute(amount: int) -> Rate:

@@ -101,8 +101,11 @@ class BatchRunner:
             async with self._storing:
                 self._store.close()
 
-    async def answer(self, request: BatchRequest, caller: Caller) -> BatchResult:
-        """Each key with a name of its own has its own files and batches; all other clients share theirs."""
+    async def answer(self, request: Request | BatchRequest, caller: Caller) -> Result | BatchResult:
+        """Each key with a name of its own has its own files and batches; all other clients share theirs. The engine
+        answers other requests."""
+        if not isinstance(request, BatchRequest):
+            return await self._engine.answer(request, caller)
         try:
             return await self._answered(request, caller)
         except DiskFull:

@@ -105,9 +105,9 @@ def create_app(
         async with lifespan(), aclosing(gate.limits), nullcontext() if runner is None else runner.running():
             yield
 
-    answer_batch = None if runner is None else runner.answer
+    ask = None if runner is None else runner.answer
     origins = Origins(config)
-    handler = HttpHandler(engine, table, config, pipeline, backpressure, answer_batch, origins)
+    handler = HttpHandler(engine, table, config, pipeline, backpressure, ask, origins)
     methods = sorted({"HEAD", *(endpoint.method for endpoint in table)})
     app = App(origins.with_cors(handler, EXPOSED_HEADERS, methods), live)
     app.state.engine = engine

@@ -12,15 +12,15 @@ unexpected exception becomes status 500 and is logged under the request id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.products.common.batches import BatchRequest, BatchResult, StoreFile
+from vectord.products.common.batches import BatchResult, StoreFile
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route
-from vectord.schema import Caller, Request, Result
+from vectord.schema import Result
 from vectord.server.admission.keys import presented_key
 from vectord.server.http.answer import HttpCall, Responder, Send
 from vectord.server.http.hardening.body import (
@@ -40,8 +40,6 @@ from vectord.server.http.origins import Origins
 from vectord.server.http.routing import Choice, Page, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, LARGE_BYTES, ON_LOOP_BYTES, Ask, RequestPipeline
 
-AnswerBatch: TypeAlias = Callable[[BatchRequest, Caller], Awaitable[BatchResult]]
-
 
 class HttpHandler:
     def __init__(
@@ -51,13 +49,12 @@ class HttpHandler:
         config: ServerConfig,
         pipeline: RequestPipeline,
         backpressure: WriteBackpressure,
-        batches: AnswerBatch | None = None,
+        ask: Ask | None = None,
         origins: Origins | None = None,
     ) -> None:
-        """batches: answers the routes of stored files and batches; None: there are none. origins: None creates them
-        from `config`."""
+        """ask: answers the requests of all routes; None: the engine does. origins: None creates them from `config`."""
         self._engine = engine
-        self._ask: Ask = cast("Ask", engine.answer) if batches is None else partial(_ask_either, engine, batches)
+        self._ask = ask or cast("Ask", engine.answer)
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit, pipeline.large)
@@ -192,9 +189,3 @@ class HttpHandler:
         rendered = await self._responder.render(parsed, result)
         call.result = result
         return rendered
-
-
-def _ask_either(
-    engine: EngineClient, batches: AnswerBatch, request: Request | BatchRequest, caller: Caller
-) -> Awaitable[Result | BatchResult]:
-    return batches(request, caller) if isinstance(request, BatchRequest) else engine.answer(request, caller)
