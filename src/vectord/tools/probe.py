@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext, SSLError, create_default_context
 from typing import Any, Self, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import numpy as np
@@ -141,8 +141,17 @@ class ProbedServer:
                 "another address"
             )
 
-    def find_model(self) -> str | None:
-        """The first model that the server lists."""
+    def find_model(self, named: str | None) -> str | None:
+        """The model `named`, or the first that the server lists.
+
+        Raises ConfigError if the server knows no such model: an API without a field for it would measure another one.
+        """
+        if named is not None:
+            answer = self.get(f"/v1/models/{quote(named)}").json()
+            error = answer.get("error") if isinstance(answer, dict) else None
+            if isinstance(error, dict) and error.get("code") == "model_not_found":
+                raise ConfigError(f"{self.url} serves no model {named}; name one that it lists at /v1/models")
+            return named
         for path in ("/v1/models", "/models"):
             answer = self.get(path).json()
             rows = answer.get("data") if isinstance(answer, dict) else None

@@ -85,6 +85,13 @@ def test_a_named_scenario_must_be_supported(capsys: pytest.CaptureFixture[str]) 
     assert "embed_full left out: no route returns dense, sparse and ColBERT vectors" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["bench", "--model", "none"], ["doctor", "none"]])
+def test_a_model_must_be_served(words: list[str], vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An API without a field for the model would answer with another one."""
+    assert run([*words, "--url", vectord_url]) == 2
+    assert "serves no model none" in capsys.readouterr().err
+
+
 def test_ctrl_c_is_exit_code_130() -> None:
     """Also during requests."""
     with stand_in() as server:

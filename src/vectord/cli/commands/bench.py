@@ -113,7 +113,7 @@ def command(
     unsupported: dict[str, str] = {}
     with ProbedServer(check_url(url, "--url"), token, timeout or 3600, cacert()) as server:
         server.check_reachable("--url")
-        model = model or server.find_model()
+        model = server.find_model(model)
         cache = server.read_cache()
         hits = 0  # during the measurements; finding the API repeats texts
         for name in dict.fromkeys(names):

@@ -110,7 +110,7 @@ def compare(
     here: ProbedServer, there: ProbedServer, *, model_here: str | None = None, model_there: str | None = None
 ) -> Comparison:
     """model_here, model_there: each server's name of the model; None: the first that it lists."""
-    own_model, other_model = model_here or here.find_model(), model_there or there.find_model()
+    own_model, other_model = here.find_model(model_here), there.find_model(model_there)
     other_embeds, other_reranks = find_embed_route(there, other_model), find_rerank_route(there, other_model)
     own_embeds = find_embed_route(here, own_model, like=other_embeds)
     own_reranks = find_rerank_route(here, own_model, like=other_reranks)

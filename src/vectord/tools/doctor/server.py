@@ -47,7 +47,7 @@ class Failed(Exception):
 
 def test_server(server: ProbedServer, model: str | None) -> Iterator[Finding]:
     """Run all tests; yields each finding as soon as its test ends. model: None is the first that the server lists."""
-    model = model or server.find_model()
+    model = server.find_model(model)
     embeds, reranks = find_embed_route(server, model), find_rerank_route(server, model)
     groups: Sequence[tuple[Mapping[str, Callable[[Any], None]], ProbedServer | ProbedRoute | None, str]] = (
         (OF_SERVER, server, ""),
