@@ -162,7 +162,7 @@ def logged_settings(settings: Mapping[str, Mapping[str, Any]], models: Sequence[
         "max_queue_size": engine["max_concurrent_requests"],
         "queue_timeout_sec": engine["queue_timeout_s"],
         "max_batch_size": engine["max_client_batch_size"],
-        "max_text_chars": settings["server"]["product"]["max_text_chars"],
+        "max_text_chars": settings["server"]["product"].get("max_text_chars"),
         "enable_batching": engine["join_requests"] != "never",
         "batch_window_ms": engine["batch_window_ms"],
         "batch_max_size": device["max_batch_requests"] or engine["max_client_batch_size"],
