@@ -218,17 +218,12 @@ class DeviceConfig:
     device: str = setting(
         "auto",
         "auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:N, mps, cuda-or-cpu (warns without CUDA), several that "
-        "share the work such as cuda:0,cuda:1, or cuda:all for every GPU.",
+        "share the work such as cuda:0,cuda:1, or cuda:all for every GPU. A device named twice holds the model twice.",
         variables={"CUDA_VISIBLE_DEVICES": cpu_if_none_visible},
         pattern=(
             r"auto|cpu(,cpu){0,63}|cuda(:\d{1,3})?(,cuda(:\d{1,3})?){0,63}|cuda:all|mps|cuda-or-cpu",
             "auto, cpu, cuda, cuda:N, cuda:all, mps, cuda-or-cpu, or several such as cuda:0,cuda:1",
         ),
-    )
-    device_replicas: int = setting(
-        1,
-        "Copies of the model on each device, each with its own weights. Several can speed up short texts on a GPU.",
-        limits=(1, 16),
     )
     dtype: str = setting(
         "auto",

@@ -207,36 +207,29 @@ def test_absent_gpus_are_dropped(
 
 
 def test_copies_share_the_processors_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """device_replicas copies on each device."""
+    """A device named twice has two copies."""
     monkeypatch.setattr(backend, "thread_budget", lambda: 8)
     (one,) = backend.backend_options(DeviceConfig(device="cpu"), "torch")
     assert (one.device, one.threads, one.sharers) == ("cpu", None, 1)
-    several = backend.backend_options(DeviceConfig(device="cuda:0,cuda:1", device_replicas=2), "torch")
+    several = backend.backend_options(DeviceConfig(device="cuda:0,cuda:0,cuda:1,cuda:1"), "torch")
     assert [options.device for options in several] == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
     assert {(options.threads, options.sharers) for options in several} == {(2, 2)}
     several = backend.backend_options(DeviceConfig(device="cpu,cpu", num_threads=1), "torch")
     assert [options.threads for options in several] == [1, 1]
 
 
-@pytest.mark.parametrize("facts", [{"device": "cpu,cpu"}, {"device_replicas": 2}], ids=["devices", "replicas"])
-def test_several_devices_are_refused_by_backends_with_one(facts: dict[str, Any]) -> None:
+def test_several_devices_are_refused_by_backends_with_one() -> None:
     """OpenVINO already uses all threads: a second copy would only use memory."""
     with pytest.raises(
         ConfigError, match=r"the openvino backend runs a model once, .*fake, static, torch, transformers"
     ):
-        open_models(Config(device=DeviceConfig(backend="openvino", **facts)))
-
-
-def test_more_than_64_copies_are_refused() -> None:
-    """Each copy holds the weights."""
-    with pytest.raises(ConfigError, match="at most 64 for a model; these are 65"):
-        backend.backend_options(DeviceConfig(device=",".join(["cpu"] * 13), device_replicas=5), "fake")
+        open_models(Config(device=DeviceConfig(backend="openvino", device="cpu,cpu")))
 
 
 def test_the_weights_of_each_copy_count_as_memory() -> None:
     """The memory budget counts every copy."""
     (one,) = open_models(Config(device=FAKE))
-    (two,) = open_models(Config(device=dataclasses.replace(FAKE, device_replicas=2)))
+    (two,) = open_models(Config(device=dataclasses.replace(FAKE, device="cpu,cpu")))
     assert two.memory_bytes == 2 * one.memory_bytes > 0
     _, backends = two.load()
     assert len(backends) == 2

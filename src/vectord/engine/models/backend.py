@@ -41,7 +41,6 @@ DTYPE_BACKENDS: Mapping[str, Sequence[str]] = {  # of dtypes that not every back
     "int4-weights": ("openvino",),
 }
 SEVERAL_DEVICES = ("fake", "static", "torch", "transformers")  # backends that can run one model on several devices
-MAX_BACKENDS = 64  # per model; each holds the weights once more
 GRAPH_BACKENDS = frozenset({"onnx", "onnxruntime"})
 
 
@@ -154,19 +153,16 @@ def _settle_cuda(device: DeviceConfig) -> str:
 
 
 def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
-    """One for each copy of the model: `device_replicas` on every device. The copies share the processor's threads.
+    """One for each copy of the model, on the device of each name. The copies share the processor's threads.
 
-    Raises ConfigError for several copies if the backend supports one, for more than MAX_BACKENDS, and for batch_sizes
-    of another form.
+    Raises ConfigError for several copies if the backend supports one, and for batch_sizes of another form.
     """
-    names = [name for name in device.device.split(",") for _ in range(device.device_replicas)]
+    names = device.device.split(",")
     if len(names) > 1 and backend not in SEVERAL_DEVICES:
         raise ConfigError(
-            f"the {backend} backend runs a model once, and {len(names)} were requested (device {device.device}, "
-            f"device_replicas {device.device_replicas}); those that run several: {', '.join(SEVERAL_DEVICES)}"
+            f"the {backend} backend runs a model once, and {len(names)} were requested (device {device.device}); "
+            f"those that run several: {', '.join(SEVERAL_DEVICES)}"
         )
-    if len(names) > MAX_BACKENDS:
-        raise ConfigError(f"device and device_replicas: at most {MAX_BACKENDS} for a model; these are {len(names)}")
     batch_sizes = device.batch_sizes if device.max_batch_requests is None else ()
     for entry in batch_sizes:
         if not re.fullmatch(r"\d{1,7}:\d{1,4}:[1-9]\d{0,5}", entry):
