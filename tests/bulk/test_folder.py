@@ -10,8 +10,10 @@ import pytest
 from tests.bulk.makers import FakeEmbedder, job_of, names_in, read_output, rows_of, run_job, write_input
 
 from vectord.bulk.folder import JobFolder
+from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, BulkJob, Manifest
 from vectord.bulk.outputs import file_format_of
+from vectord.bulk.pipeline import Pipeline
 from vectord.errors import ConfigError
 from vectord.parts import move
 
@@ -104,6 +106,12 @@ async def test_on_error_may_change_between_two_runs(tmp_path: Path, name: str) -
         await run_job(source, tmp_path / name, part_rows=PART_ROWS)
     await run_job(source, tmp_path / name, part_rows=PART_ROWS, on_error="null")
     assert [row["error"] for row in read_output(tmp_path / name)] == [None] * 150 + ["it is poison"]
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_the_model_loads(tmp_path: Path, source: Path) -> None:
+    """Loading, and downloading, takes minutes."""
+    with pytest.raises(ConfigError, match=r"OUT: the folder .*/none does not exist or cannot be written"):
+        Pipeline(find_source(job_of(source, tmp_path / "none" / "out.jsonl")))
 
 
 async def test_a_kill_between_renaming_and_deleting_keeps_out(tmp_path: Path, source: Path) -> None:

@@ -10,6 +10,7 @@ parts.py writes the parts, and `_SUCCESS` when all exist.
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ class JobFolder(BulkOutput):
     """The folder of one job, locked from `start` to `close`. Shards of a job share the lock."""
 
     def __init__(self, job: BulkJob, format: FileFormat) -> None:
-        """Raises ConfigError if OUT exists, or cannot be reached."""
+        """Raises ConfigError if OUT exists, or its folder cannot be reached or written."""
         self.name = str(job.folder) if job.keep_parts else without_password(job.out_url or str(job.out))
         self.parts = PartFolder(job.folder, format.suffix)
         self._job = job
@@ -41,6 +42,8 @@ class JobFolder(BulkOutput):
         self._file: Any = None  # of the unfinished part
         self._temporary: Path | None = None
         self._is_merged = False
+        if not (self.parts.path.exists() or os.access(job.out.parent, os.W_OK)):
+            raise ConfigError(f"OUT: the folder {job.out.parent} does not exist or cannot be written")
         self._store: Store | None = None
         self._place = ""  # of OUT in the store
         if job.out_url is not None:
