@@ -243,7 +243,7 @@ def read_facts(
     pooling = requested.pooling or (None if mode == "none" else mode)
     template = config.chat_template
     if template is not None and "{" not in template and "\n" not in template:  # the name of a file
-        template = read_operators_file("chat_template", template, TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
+        template = read_operators_file("chat_template", template, TEMPLATE_LIMIT_BYTES).decode("utf-8-sig", "replace")
     find = partial(resolve, offline=config.offline, hf_home=config.hf_home, token=config.hf_token, graphs=graphs)
     try:
         revision = config.revision if lock is None or is_folder else lock.commit
