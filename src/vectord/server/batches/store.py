@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -243,7 +244,7 @@ class BatchStore:
         with shelf.path(batch.input_file_id).open("rb", BUFFER_BYTES) as file:
             for number, line in enumerate(file, 1):
                 if not line.isspace() or number > MAX_LINES:
-                    yield number, line
+                    yield number, line.removeprefix(BOM_UTF8)
 
     def recover(self, shelf: Shelf, batch: StoredBatch) -> int:
         """How many lines have a result. Counts them in the batch."""
