@@ -119,9 +119,9 @@ def _alone(subject: Subject, in_process: Child, embedder: Child, server: Server)
 
 
 def _empty(port: int, requests: Sequence[Request]) -> dict[str, float]:
-    """Requests for nothing, each after one of these, so that it finds the caches and cores as a query does."""
+    """Latency of GET /health/live, sent after each of these requests, so that caches and cores are as for a query."""
     measured = run_load(port, [each for request in requests for each in (request, EMPTY)], 1)
-    latencies_ms = measured.latencies_ms[::2]  # the first request is not counted
+    latencies_ms = measured.latencies_ms[::2]  # those of EMPTY, since the first request is not counted
     return {f"p{percent}_ms": float(np.percentile(latencies_ms, percent)) for percent in (50, 99)}
 
 
@@ -223,7 +223,7 @@ def _alone_rows(found: Found) -> list[Row]:
         table.append(Row(what=what, value=f"{more_ms:+.2f} ms", **called, **at_most(more_ms, 1, " ms")))
         table.append(Row(what=f"HTTP, one connection, GET /health/live after a text of {tokens} tokens", **empty))
         what = f"HTTP, one connection, one text of {tokens} tokens"
-        value = f"{added_ms:+.2f} ms beyond an empty one, {ratio:.2f} x"
+        value = f"{added_ms:+.2f} ms more than an empty one, {ratio:.2f} x"
         table.append(load_row(what, best, value=value, **target))
     return table
 

@@ -61,7 +61,7 @@ def test_shares_are_of_the_best_rounds() -> None:
     assert row_of(rows, "in process, openvino bfloat16").value == "0.80 of ceiling"
     assert row_of(rows, "in process, 8 texts").value == "0.90 of in process"
     assert row_of(rows, "32 connections x 1 text").value == "0.95 of in process"
-    assert row_of(rows, "one connection, one text of 12").value == "+0.30 ms beyond an empty one, 1.50 x"
+    assert row_of(rows, "one connection, one text of 12").value == "+0.30 ms more than an empty one, 1.50 x"
     assert all(row.met is not False for row in rows)
 
 

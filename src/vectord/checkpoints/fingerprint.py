@@ -27,7 +27,7 @@ _NAMES = frozenset(
     {"model_id", "revision", "folder", "fingerprint", "default_prompt_name", "default_adapter", "chat_template"}
     | {"others", "truncate_dim"}
 )
-# Included without a value too. Other facts are left out if None or empty: a new one changes no earlier fingerprint.
+# Hashed even without a value. All others are hashed only if they have one, so a new fact changes no old fingerprint.
 _ALWAYS = frozenset(
     {"colbert", "dense_modules", "document_length", "handler", "in_features", "labels", "lexical", "linear"}
     | {"max_characters", "pooling", "query_length", "side", "skiplist_words", "tasks", "token_ids", "token_labels"}

@@ -144,7 +144,7 @@ def _local(name: str) -> Located | None:
     if _must_be_path(name) or name.endswith(gguf_file.SUFFIX):
         why = "has no config.json and no adapter_config.json" if path.is_dir() else "is not a folder or GGUF file"
         if path.is_dir() and not os.access(path, os.X_OK):
-            why = "is a folder that this user may not read"
+            why = "is a folder that this user may not open"
         raise ModelUnavailable(
             f"model {name} {why}; give a folder in sentence-transformers or transformers layout, or a .gguf file"
         )

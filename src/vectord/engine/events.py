@@ -1,4 +1,4 @@
-"""Events: what the engine reports while it works. Metrics and the engine's own statistics read them.
+"""Events: what the engine reports while it works. Metrics read them.
 
 An observer is a callable. The engine calls it on its event loop, so it must not block. Another process receives the
 same events, encoded (cluster/remote).

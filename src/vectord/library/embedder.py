@@ -146,10 +146,10 @@ def _twins(
 
     @wraps(call)
     def blocking(self: Embedder, /, *arguments: P.args, **options: P.kwargs) -> T:
-        made, caller, found = call(self, *arguments, **options), threading.get_ident(), None
-        if caller in self._alone:  # the interrupted call may hold the device, for which this one would wait
-            raise RuntimeError("A signal handler cannot call the Embedder whose call it interrupts.")
-        if not (self._calls or self._is_closed):
+        made = call(self, *arguments, **options)
+        caller = threading.get_ident()
+        found = None
+        if not (self._calls or self._is_closed or caller in self._alone):
             try:
                 self._alone.add(caller)
                 found = made.run_alone()
@@ -592,6 +592,8 @@ class Embedder:
         return future
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if threading.get_ident() in self._alone:  # the interrupted call may hold the device, for which this would wait
+            raise RuntimeError("A signal handler cannot call the Embedder whose call it interrupts.")
         future = self._submit(call)
         try:
             return future.result()

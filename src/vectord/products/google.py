@@ -158,8 +158,15 @@ class Models(msgspec.Struct):
 # --- embeddings -----------------------------------------------------------------------------------------------
 
 _CONTENT = {"parts": [{"text": "a happy person"}]}
-_NAMES = {"inputs": "content", "parts": "content.parts", "task": "taskType", "dimensions": "outputDimensionality"}
-_FIELDS = (*_NAMES, "model", "task_type", "title", "output_dimensionality")
+_NAMES = {
+    "inputs": "content",
+    "parts": "content.parts",
+    "task": "taskType",
+    "dimensions": "outputDimensionality",
+    "truncate": "autoTruncate",
+    "config": "embedContentConfig",
+}
+_FIELDS = (*_NAMES, "model", "title", "task_type", "output_dimensionality", "auto_truncate", "embed_content_config")
 
 
 @ROUTES.post(
@@ -224,8 +231,8 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     model = incoming.path.get("model", "")  # the description of the API parses examples without a path
     check_one_model(model, body.model and body.model.removeprefix("models/"), incoming.models)
     config, underscored_config = body.embed_content_config, body.underscored_embed_content_config
-    options = agreed(embedContentConfig=config, embed_content_config=underscored_config) or body
-    cuts = agreed(autoTruncate=options.auto_truncate, auto_truncate=options.underscored_auto_truncate)
+    options = agreed(config=config, embed_content_config=underscored_config) or body
+    truncate = agreed(truncate=options.auto_truncate, auto_truncate=options.underscored_auto_truncate)
     task = agreed(task=options.task_type, task_type=options.underscored_task_type)
     if task not in _KINDS:
         raise InvalidField("{field} must be one of {known}.", field="task", known=", ".join(filter(None, _KINDS)))
@@ -239,7 +246,7 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     return EmbedRequest(
         inputs=[item_of([part for part in read if part])],
         model=model or None,
-        text=TextOptions(truncate=cuts, truncate_by_default=True, kind=kind),
+        text=TextOptions(truncate=truncate, truncate_by_default=True, kind=kind),
         dimensions=agreed(
             dimensions=options.output_dimensionality,
             output_dimensionality=options.underscored_output_dimensionality,

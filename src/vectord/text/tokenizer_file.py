@@ -46,12 +46,14 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def is_library_failure(error: BaseException) -> bool:
-    """Whether the tokenizers library failed on a text or file, rather than our code.
+    """Whether a Rust library (tokenizers, tokie) failed on a text or file, rather than our code.
 
-    It raises bare Exceptions (a word without an id, and no unknown token). A panic of its Rust arrives as pyo3's
-    PanicException, a BaseException that no module exports, which would end a thread instead of one request.
+    tokenizers raises bare Exceptions (a word without an id, and no unknown token), and tokie its TokieError. A panic
+    arrives as pyo3's PanicException, a BaseException that no module exports, which would end a thread instead of one
+    request.
     """
-    return type(error) is Exception or (type(error).__name__ == "PanicException" and not isinstance(error, Exception))
+    name = type(error).__name__
+    return name in ("Exception", "TokieError") or (name == "PanicException" and not isinstance(error, Exception))
 
 
 @contextmanager

@@ -85,8 +85,8 @@ class FastWordPiece:
         try:
             rows = _read(self._library, [texts[i] for i in sure])
         except BaseException as error:
-            if not is_library_failure(error) and not isinstance(error, ValueError):
-                raise  # of a signal handler
+            if not (is_library_failure(error) or isinstance(error, RuntimeError | TypeError | ValueError)):
+                raise  # such as that of a signal handler
             log.warning("tokie failed, so tokenizers reads these texts: %r", error)
             return found
         for i, ids in zip(sure, rows, strict=True):

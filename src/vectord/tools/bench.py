@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vectord.client.transport import run_blocking
-from vectord.tools.probe import FULL_FORMS, ProbedServer, find_embed_route, find_rerank_route
+from vectord.tools.probe import FULL_FORMS, HELLO, ProbedRoute, ProbedServer, find_embed_route, find_rerank_route
 
 SCENARIOS = ("embed_dense", "embed_full", "rerank")
 
@@ -46,7 +46,8 @@ def scenario(server: ProbedServer, name: str, *, model: str | None, batch_size: 
     else:
         route, results = find_embed_route(server, model), "vectors"
     if route is None:
-        raise Unsupported(f"no route returns {results}")
+        why = f": {ProbedRoute(server, FULL_FORMS[0], model).embed(HELLO)[0].summary()}" if name == "embed_full" else ""
+        raise Unsupported(f"no route returns {results}{why}")
     queries = (f"Why does report number {number} matter?" if name == "rerank" else None for number in numbers)
     bodies = map(route.body, batches, queries)
     return Scenario(route.form.path, route.form.name, repeat(next(bodies)) if repeated else bodies)

@@ -149,7 +149,8 @@ class ProbedServer:
         if named is not None:
             answer = self.get(f"/v1/models/{quote(named)}").json()
             error = answer.get("error") if isinstance(answer, dict) else None
-            if isinstance(error, dict) and error.get("code") == "model_not_found":
+            is_unknown = isinstance(error, dict) and error.get("code") == "model_not_found"
+            if is_unknown and named.encode() not in self.get("/v1/models").body:  # it has adapters, too
                 raise ConfigError(f"{self.url} serves no model {named}; name one that it lists at /v1/models")
             return named
         for path in ("/v1/models", "/models"):

@@ -222,7 +222,7 @@ async def test_a_callers_thread_leaves_cached_and_failed_texts_to_the_queue():
     async with running(backend) as runner:
         assert runner.run_alone(Texts.of([text("!")]), runner.kinds) is None
     assert backend.texts_run() == ["!"]
-    for error in (RuntimeError("the device failed"), MemoryError()):
+    for error in (RuntimeError("the device failed"), MemoryError(), KeyError("a part of the model")):
         async with running(FakeBackend(fail=Mock(side_effect=error))) as runner:
             assert runner.run_alone(Texts.of([text("ab")]), runner.kinds) is None
 

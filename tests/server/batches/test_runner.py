@@ -235,7 +235,6 @@ async def test_a_line_is_counted_before_it_is_decoded(tmp_path, monkeypatch):
             raise PayloadTooLarge("Too many values.")
 
     monkeypatch.setattr(Endpoint, "choose", choose)
-    monkeypatch.setattr("vectord.server.http.routing.UNCHECKED_BYTES", 0)
     monkeypatch.setattr("vectord.server.http.routing.check_shape", check)
     monkeypatch.setattr("vectord.server.pipeline.ON_LOOP_BYTES", 0)
     async with running(tmp_path) as runner:

@@ -74,6 +74,10 @@ Answers: TypeAlias = dict[Output, Float32]  # each requested output's array; sha
 
 class Backend(Protocol):
     facts: BackendFacts
+    # What a failed forward raises. A lone call of the library raises anything else: its caller's signal handlers did.
+    faults: tuple[type[Exception], ...] = (
+        *(ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError),
+    )
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         """Blocks. Returns the requested outputs only.

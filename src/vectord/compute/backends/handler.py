@@ -57,6 +57,8 @@ def load(spec: ModelSpec, options: BackendOptions) -> HandlerBackend:
 class HandlerBackend(Backend):
     """An instance of the operator's class. One thread at a time calls it."""
 
+    faults = (Exception,)  # the operator's code may raise anything
+
     def __init__(self, facts: BackendFacts, handler: Handler, dimensions: int) -> None:
         self.facts = facts
         self._handler = handler

@@ -144,7 +144,7 @@ class OnnxSession:
         except _FAULTS as error:
             if any(words in str(error) for words in ("bad_alloc", "Failed to allocate memory", "out of memory")):
                 raise MemoryError(f"no room for a batch of {padded.rows.size} padded tokens") from error
-            raise
+            raise RuntimeError(str(error)) from error
         return dict(zip(self._outputs, answers, strict=True))
 
 

@@ -243,7 +243,7 @@ class OpenvinoGraph:
     )  # layouts of single texts, by their length and the requested results
 
     def pack(self, texts: PackedTexts, outputs: Collection[str]) -> list[ov.Tensor]:
-        """Return one batch as the model's inputs, in their order. A request reads them in place.
+        """Return one batch as the model's inputs, in their order. An inference request reads them in place.
 
         outputs: the per-token results to return. Rows are padded to a round number (they belong to no text), and unused
         groups get no pieces.
@@ -311,7 +311,7 @@ class OpenvinoGraph:
 
 
 def _tensor(numbers: Array | ov.Tensor) -> ov.Tensor:
-    """The tensor of an array, which it keeps in memory. A tensor itself: making one takes 5 us, with cold caches 12."""
+    """An array as a tensor over its memory, which the tensor keeps; a tensor unchanged."""
     return numbers if isinstance(numbers, ov.Tensor) else ov.Tensor(numbers, shared_memory=True)
 
 

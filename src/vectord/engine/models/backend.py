@@ -153,15 +153,15 @@ def _settle_cuda(device: DeviceConfig) -> str:
 
 
 def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
-    """One for each copy of the model, on the device of each name. The copies share the processor's threads.
+    """The options of each copy of the model: one for each name in `device`. The copies share the processor's threads.
 
     Raises ConfigError for several copies if the backend supports one, and for batch_sizes of another form.
     """
     names = device.device.split(",")
     if len(names) > 1 and backend not in SEVERAL_DEVICES:
         raise ConfigError(
-            f"the {backend} backend runs a model once, and {len(names)} were requested (device {device.device}); "
-            f"those that run several: {', '.join(SEVERAL_DEVICES)}"
+            f"the {backend} backend runs a model once, and {len(names)} copies were requested (device "
+            f"{device.device}); those that run several: {', '.join(SEVERAL_DEVICES)}"
         )
     batch_sizes = device.batch_sizes if device.max_batch_requests is None else ()
     for entry in batch_sizes:

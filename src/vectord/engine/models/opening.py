@@ -114,7 +114,7 @@ def open_model(requested: RequestedModel, config: Config, located: Located | Non
     try:
         spec = read_facts(requested, config.model, required_graphs(config.device), located)
     except OSError as error:  # such as a folder of another user
-        reason = f"{error.filename} cannot be read ({error.strerror})"
+        reason = f"{error.filename or 'its folder'} cannot be read ({error.strerror or error})"
         raise UnreadableModel(f"model {requested.model}: {reason}") from None
     return _source(spec, requested, config.device)
 

@@ -1,4 +1,5 @@
-"""Runs one batch so that every text receives an answer or an error of its own. Blocks; called by the worker's threads.
+"""Runs one batch so that every text receives an answer or an error of its own. Blocks; called by the worker's threads,
+and for a lone call by the caller's.
 
     whole batch ── MemoryError ──> two halves, down to one text, which then fails with OutOfMemory
         │
@@ -49,14 +50,16 @@ class Execution:
         return self._run(batch.items, stream, batch.alone)
 
     def run_alone(self, item: Item, stream: int) -> Answers | None:
-        """The answers to all texts of an item, in a caller's thread. None: `run` is to try again.
+        """The answers to all texts of an item, in a caller's thread. None: the queue has to run the item, because the
+        forward failed or a number is not finite.
 
-        Raises what the caller's signal handlers raise meanwhile, if they have a class of their own for it."""
+        Raises what a signal handler of the caller raises meanwhile, unless it is one of the backend's faults.
+        """
         try:
             packed = pack((item,), self._outputs, alone=len(item) == 1)
             outputs = self.backend.forward(packed.batch, stream)
             self._check_shapes(outputs, packed)
-        except (MemoryError, RuntimeError, ValueError):  # those of the device's libraries
+        except self.backend.faults:
             return None
         is_whole = all(map(_is_finite, outputs.values()))
         return self._answers(item, packed, outputs, packed.firsts[0]) if is_whole else None

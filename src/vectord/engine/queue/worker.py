@@ -131,8 +131,8 @@ class Worker:
         self._deliver(BatchOutcome(batch, replies, started_s, started_s, self.now_s(), device))
 
     def run_alone(self, item: Item) -> Answers | None:
-        """See Execution.run_alone; the calling thread may be any. Threads of the queue wait meanwhile. Has no
-        timeout."""
+        """The answers, computed in the calling thread, which may be any. None: the worker stops, or the queue has to
+        run the item. Threads of the queue wait meanwhile. Has no timeout. Raises what Execution.run_alone raises."""
         stream = self._devices.all_streams[0]
         with self._locks[stream]:
             return None if self._stopping else stream.device.execution.run_alone(item, stream.number)

@@ -104,11 +104,11 @@ def _wrong_type(sentence: str, kind: Any) -> WrongType:
     return WrongType(template, field=field or None, index=index, path=path, requirement=requirement)
 
 
-_type_info = cache(inspect.type_info)  # takes up to 10 ms
+_type_info = cache(inspect.type_info)  # a request with a wrong value must not cost more than its answer
 
 
 def values_at(path: str, kind: inspect.Type) -> Iterator[object]:
-    """The values of the literals at a path of msgspec's errors, such as `kinds[1].name`, in the type `kind`."""
+    """The values that the type `kind` allows at `path`, a path of msgspec's errors such as `kinds[1].name`."""
     place, _, rest = path.replace("[", ".[").lstrip(".").partition(".")
     if isinstance(kind, inspect.Metadata):
         yield from values_at(path, kind.type)

@@ -120,7 +120,10 @@ class SmartEmbedderMetrics(MetricFamilies):
             self.pairs.add(event.texts if event.error is None else 0)
 
     def model_changed(self, event: ModelStateChanged) -> None:
-        (self._loading.add if event.state == "loading" else self._loading.discard)(event.model)
+        if event.state == "loading":
+            self._loading.add(event.model)
+        else:
+            self._loading.discard(event.model)
 
     def batch_ran(self, event: BatchRan) -> None:
         if event.model in self._loading:  # its self-test
@@ -139,7 +142,7 @@ class SmartEmbedderMetrics(MetricFamilies):
         self.show(snapshot.models, snapshot.gauges.devices)
 
     def figures(self, models: Sequence[ModelInfo]) -> Mapping[str, Any]:
-        """The body of /stats: counts of embedding requests only; `rejected_requests` counts all."""
+        """The body of /stats. It counts requests for vectors; `rejected_requests` counts those for scores, too."""
         seconds = int(time.monotonic() - self._began_s)
         answered = [count for (_, status), count in self.requests.values.items() if status == "success"]
         rejected = [*self.rejected.values.items(), *self.rerank_rejected.values.items()]

@@ -28,7 +28,7 @@ def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, st
 
 
 def mean_times(usages: Sequence[Usage]) -> tuple[float, float, float]:
-    """Seconds of tokenization, a mean over the texts; in the queue and of inference, means over the requests."""
+    """Mean seconds: of tokenization for a text, in the queue and of inference for a request."""
     times = [usage.timings for usage in usages]
     texts = max(1, sum(len(usage.lengths) for usage in usages))
     return (

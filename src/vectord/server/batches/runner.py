@@ -346,7 +346,7 @@ class BatchRunner:
         while True:
             try:
                 async with self._places:
-                    await self._pipeline.gate.limits.check(None, key, None)
+                    await self._pipeline.gate.limits.check(address=None, key=key, dialect=None)
                     return await self._engine.answer(request, caller)
             except ModelFailed:
                 raise

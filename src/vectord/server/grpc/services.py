@@ -5,8 +5,8 @@
 A single message that finds the queue full is rejected; messages of a stream wait. Every VectordError becomes a status;
 unexpected exceptions are logged with the request id. A cancelled or expired call cancels its work.
 
-All methods are registered as methods with a stream of messages: of any other, grpc keeps the message until a full
-garbage collection if the call is refused.
+All methods are registered as methods with a stream of messages: of a refused call of any other, grpc keeps the message
+until a full garbage collection.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 DIALECT = "tei"  # the label in the metrics
 
 MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default
-# grpc bounds calls, not their bytes: of floods with messages of 4 MiB, and of clients that do not read their responses.
+# grpc limits the number of calls, not their bytes. These limits hold floods of messages of 4 MiB, and clients that do
+# not read their responses.
 MAX_MESSAGES = 64  # of the largest size, that are in progress together
 UNREAD_BYTES = 96 * 2**20  # of large responses
 BYTES_PER_NUMBER = 4

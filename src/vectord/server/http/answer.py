@@ -186,7 +186,7 @@ class Responder:
             return False
         is_draining = self._shutdown.begun
         client_closes = version == "1.0" or call.record.headers.get("connection", "").lower() == "close"
-        # A client that waited for 100 Continue may leave its body out: the next bytes may be of either.
+        # A client that waited for 100 Continue may leave its body out, so that the next request follows at once.
         lingers = not body.finished and (
             client_closes or is_draining or body.may_exceed(self._body_limit_bytes) or "expect" in call.record.headers
         )

@@ -19,7 +19,7 @@ from vectord.products.common.body import Content
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, RenderError, Route
 from vectord.schema import Operation
 from vectord.server.admission.keys import NO_SUCH_PATH
-from vectord.server.http.hardening.body import UNCHECKED_BYTES, check_shape
+from vectord.server.http.hardening.body import check_shape
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
@@ -124,8 +124,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         keys refuses the first key that it does not know. If none has its required keys, the first route of all parses
         the body and reports what is missing. Raises PayloadTooLarge, see check_shape.
         """
-        if len(body) > UNCHECKED_BYTES:
-            check_shape(body, max_inputs)
+        check_shape(body, max_inputs)
         if len(self.choices) == 1:
             return self.choices[0]
         try:

@@ -1,7 +1,7 @@
 """Reads a request's body within limits: bytes per body and of all bodies together, upload rate, number of JSON values.
 
 Also cancels the work of a request whose client disconnects after its body. handler.py calls this on the event loop,
-once per request.
+once per request, and routing.py calls `check_shape`, also in threads and for the lines of batches.
 """
 
 from __future__ import annotations
