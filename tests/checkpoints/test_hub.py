@@ -271,7 +271,7 @@ def test_a_folder_without_a_model_is_not_called_missing(nowhere: Path, monkeypat
     assert "no folder models/empty with a config.json" in refusal("models/empty", offline=True)
     assert "has no config.json" in refusal("./models/empty")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "is a folder that this user may not read" in refusal("./models/empty")
+    assert "is a folder that this user may not open" in refusal("./models/empty")
 
 
 def test_the_cache_folder_is_that_of_huggingface_hub(tmp_path: Path) -> None:
