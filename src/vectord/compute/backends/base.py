@@ -71,13 +71,13 @@ class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 Answers: TypeAlias = dict[Output, Float32]  # each requested output's array; shapes: checkpoints/spec.py, Output
 
+FAULTS = (ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+
 
 class Backend(Protocol):
     facts: BackendFacts
     # What a failed forward raises. A lone call of the library raises anything else: its caller's signal handlers did.
-    faults: tuple[type[Exception], ...] = (
-        *(ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError),
-    )
+    faults: tuple[type[Exception], ...] = FAULTS
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         """Blocks. Returns the requested outputs only.
