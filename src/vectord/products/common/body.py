@@ -27,6 +27,7 @@ PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 
 _FAULT = re.compile(r"^(?P<fault>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_NOT_UTF8 = "Invalid UTF-8 encoded string"  # since msgspec 0.23; a UnicodeDecodeError before
 _SYNTAX = re.compile(r"^JSON is malformed: (?P<fault>.+) \(byte (?P<byte>\d+)\)$")
 _TYPE = re.compile(r"^Expected `(?P<expected>[\w |]+)`(?:, got `(?P<received>\w+)`| (?P<bound>[<>]= -?[\d.]+))$")
 _LENGTH = re.compile(r"^Expected `(?:array|str)` of length (?P<bound>[<>]= )?(?P<length>\d+)$")
@@ -69,7 +70,7 @@ def fault_of(error: Exception, body: Content, kind: Any) -> InvalidRequest:
     """
     if isinstance(error, msgspec.ValidationError):
         return _wrong_type(str(error), kind)
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or str(error) == _NOT_UTF8:
         return MalformedBody("The request body is not valid UTF-8.")
     if not isinstance(error, msgspec.MsgspecError):
         return MalformedBody("The request body is nested too deeply.")
