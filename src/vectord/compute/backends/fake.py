@@ -26,9 +26,10 @@ from vectord.compute.backends.base import (
 from vectord.compute.networks.facts import size
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.groups import positions
-from vectord.schema import Int32
+from vectord.schema import Float32, Int32
 
 MAX_BATCH_TOKENS = 16_384
+BLOCK_ROWS = 32  # computed at a time, so that they stay in the processor's cache
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -76,20 +77,11 @@ class FakeBackend(Backend):
         texts = batch.texts
         for output in batch.outputs:
             if output in POOLED:
-                rows = np.array([_key(ids) for ids in _spans(texts)], np.uint64)  # (M,)
+                rows = _keys(_spans(texts))  # (M,)
             else:
-                keys = np.array([_key(ids) for ids in _texts(texts)], np.uint64)  # (N,)
-                rows = _mix(
-                    np.repeat(keys, np.diff(texts.cu_seqlens)) + positions(texts).astype(np.uint64) + np.uint64(1)
-                )
-            width = self._widths[output]
-            steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-            bits = _mix(rows[:, None] + steps)  # (rows, width)
-            uniform = (bits >> np.uint64(11)).astype(np.float64)
-            uniform *= 2.0**-52
-            uniform -= 1.0  # -1 to 1
-            uniform *= np.sqrt(3.0 / width)  # a row has a norm of about 1
-            numbers = uniform.astype(np.float32)
+                rows = np.repeat(_keys(_texts(texts)), np.diff(texts.cu_seqlens))  # (T,)
+                rows = _mix(rows + positions(texts).astype(np.uint64) + np.uint64(1))
+            numbers = _numbers(rows, self._widths[output])
             answers[output] = np.abs(numbers) if output == "lexical" else numbers
         return answers
 
@@ -117,13 +109,31 @@ def _spans(texts: PackedTexts) -> list[Int32]:
     text = np.searchsorted(texts.cu_seqlens, texts.spans[:, 0], side="right") - 1
     starts, stops = texts.cu_seqlens[text], texts.cu_seqlens[text + 1]
     return [
-        whole[i] if (first, last) == (start, stop) else np.append(whole[i], (first - start, last - start))
+        whole[i]
+        if (first, last) == (start, stop)
+        else np.concatenate([whole[i], np.array([first - start, last - start], np.int32)])
         for i, (first, last), start, stop in zip(text, texts.spans, starts, stops, strict=True)
     ]
 
 
-def _key(ids: Int32) -> int:
-    return int.from_bytes(blake2b(np.ascontiguousarray(ids, "<i4").tobytes(), digest_size=8).digest(), "little")
+def _keys(texts: list[Int32]) -> UInt64:
+    """A hash of the ids of each text. (N,)"""
+    return np.frombuffer(b"".join([blake2b(ids.tobytes(), digest_size=8).digest() for ids in texts]), "<u8")
+
+
+def _numbers(keys: UInt64, width: int) -> Float32:
+    """A row of numbers for each key, of a norm of about 1. (N, width)"""
+    numbers = np.empty((len(keys), width), np.float32)
+    steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for start in range(0, len(keys), BLOCK_ROWS):
+        bits = _mix(keys[start : start + BLOCK_ROWS, None] + steps)
+        bits >>= np.uint64(11)
+        uniform = bits.astype(np.float64)
+        uniform *= 2.0**-52
+        uniform -= 1.0  # -1 to 1
+        uniform *= np.sqrt(3.0 / width)
+        numbers[start : start + BLOCK_ROWS] = uniform
+    return numbers
 
 
 def _mix(x: UInt64) -> UInt64:
