@@ -93,7 +93,7 @@ def best_first(scores: Float32, logits: Float32 | None) -> npt.NDArray[np.intp]:
     return np.lexsort((-scores,) if logits is None else (-logits, -scores))
 
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
+class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The client of a request. `client` is a key's name or an address, never the key itself."""
 
     client: str = ""
@@ -111,7 +111,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 ANYONE = Caller()
 
 
-class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How texts become tokens, for every request that reads texts."""
 
     truncate: bool | None = None  # None: the server's setting, else `truncate_by_default`
@@ -217,7 +217,7 @@ class MultiVectorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 COLBERT_ROWS = MultiVectorOptions()
 
 
-class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Vectors of texts, all kinds from one forward pass; without `outputs`, none."""
 
     inputs: Sequence[Input]
@@ -486,7 +486,7 @@ class Span(msgspec.Struct, frozen=True):
     stop: int
 
 
-class EmbedResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Row i belongs to `inputs[i]`, or to `pages[i]`. Kinds that were not requested are empty or None."""
 
     model: str

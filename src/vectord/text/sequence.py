@@ -69,7 +69,7 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     coordinates: Int32 | None = None  # (n, P) see PackedTexts; None: all 0
 
 
-class Texts(msgspec.Struct, kw_only=True, eq=False):
+class Texts(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
     """N token sequences end to end, T tokens in all: what one request sends to a model. Nobody changes it.
 
     The tokenizer makes it; the cache, the queue and packing take it. With a prefix, every text begins with its tokens,

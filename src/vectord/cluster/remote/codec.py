@@ -48,6 +48,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "exposition": tuple[str],
     "figures": tuple[FigurePart],
 }
+METHODS = tuple(ARGUMENTS)
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +60,14 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_call(method: str, *arguments: Any) -> list[Buffer]:
-    return encode_value((method, arguments))
+    """A byte for the method, and its arguments."""
+    packed, *buffers = encode_value(arguments)
+    return [b"%c%b" % (METHODS.index(method), packed), *buffers]
 
 
 def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
-    method, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
-    return method, decode_value(ARGUMENTS[method], raw, arrays)
+    method = METHODS[packed[0]]
+    return method, decode_value(ARGUMENTS[method], packed[1:], arrays)
 
 
 def encode_value(value: object) -> list[Buffer]:
@@ -79,7 +82,7 @@ def encode_value(value: object) -> list[Buffer]:
     return [packed, *writer.buffers]
 
 
-def decode_value(kind: Any, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any:
+def decode_value(kind: Any, packed: Buffer, arrays: Buffer) -> Any:
     """kind: a type, or a union of types that msgspec can distinguish. Arrays in the value are views of `arrays`."""
     return _decoder(kind).decode(packed, arrays)
 
@@ -118,7 +121,7 @@ class _Decoder:
         self._arrays: Buffer = b""
         self._decoder = msgspec.msgpack.Decoder(kind, dec_hook=self._hook)
 
-    def decode(self, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any:
+    def decode(self, packed: Buffer, arrays: Buffer) -> Any:
         self._arrays = arrays
         try:
             return self._decoder.decode(packed)
