@@ -62,7 +62,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 def encode_call(method: str, *arguments: Any) -> list[Buffer]:
     """A byte for the method, and its arguments."""
     packed, *buffers = encode_value(arguments)
-    return [b"%c%b" % (METHODS.index(method), packed), *buffers]
+    return [b"".join((METHODS.index(method).to_bytes(), packed)), *buffers]
 
 
 def decode_call(packed: Buffer, arrays: Buffer) -> tuple[str, tuple[Any, ...]]:
