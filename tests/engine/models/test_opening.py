@@ -289,6 +289,39 @@ def test_a_reranker_gets_no_prompt(tmp_path: Path) -> None:
     assert read(folder, default_prompt="query: ") == read(folder)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("embeds", {"cutoff_layer": 3}),
+        ("reranks", {"default_prompt": "query: "}),
+        ("reranks", {"dense_path": "2_Dense"}),
+        *(("reranks", {"pooling": pooling}) for pooling in ("mean", "splade", "none")),
+        ("makes sparse vectors", {"pooling": "mean"}),
+        ("makes sparse vectors", {"pooling": "none"}),
+    ],
+    ids=str,
+)
+def test_a_setting_that_applies_to_no_model_stops_the_start(
+    kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """It would change the answers of other models. With several models it is for those that it fits."""
+    labels = {"id2label": {"0": "relevant"}, "label2id": {"relevant": 0}}
+    embedder, splade = minilm_folder(tmp_path / "a"), write_splade_model(tmp_path / "b")
+    reranker = write_transformer(tmp_path / "c", architectures=["BertForSequenceClassification"], **labels)
+    folder = {"embeds": embedder, "reranks": reranker, "makes sparse vectors": splade}[kind]
+    opened(str(folder))
+    with pytest.raises(ConfigError, match=f"{next(iter(settings))}: it applies to none of the served models"):
+        opened(str(folder), **settings)
+    if settings.get("pooling") == "mean":
+        assert [model.spec.pooling for model in opened(str(embedder), str(folder), **settings)] == ["mean", None]
+
+
+def test_an_onnx_file_needs_a_backend_that_runs_it() -> None:
+    """Another backend would compute the model's own weights."""
+    with pytest.raises(ConfigError, match="onnx_file: it applies to none"):
+        open_models(Config(device=DeviceConfig(backend="openvino", onnx_file="onnx/model_O4.onnx")))
+
+
 # --- pooling and Dense modules --------------------------------------------------------------------------------
 
 

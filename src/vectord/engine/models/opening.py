@@ -68,7 +68,8 @@ def open_models(config: Config, *, downloads: bool = True) -> list[ModelSource]:
     """The configured models, in order. Blocks while it downloads, unless that is off, as with the setting `offline`.
 
     A model that is not found, or whose files cannot be read, fails when it loads, unless no model can be read or
-    required_models is `all`. Raises StartError for these, an unknown backend, and invalid names.
+    required_models is `all`. Raises StartError for these, an unknown backend, invalid names, and settings that apply to
+    none of them.
     """
     # One budget of threads: tokenization_workers share a request's texts, so no text needs several threads.
     # tokenizers reads this at its first batch. A value set by the operator stays.
@@ -83,6 +84,20 @@ def open_models(config: Config, *, downloads: bool = True) -> list[ModelSource]:
     is_fatal = len(failures) == len(models) or config.engine.required_models == "all" or config.model.lora
     if failures and is_fatal:  # adapters need the model that they were trained for
         raise failures[0]
+    if failures:
+        return models
+    # Settings that change the answers of some kinds of models; with several, they are for those that they fit.
+    own = [model.spec for model in models if model.spec.handler is None]
+    pooling = "tokens" if config.model.pooling == "none" else config.model.pooling
+    for name, value, applies in (
+        ("pooling", pooling, any(pooling in (*spec.outputs, spec.pooling) for spec in own)),
+        ("dense_path", config.model.dense_path, any("dense" in spec.outputs for spec in own)),
+        ("cutoff_layer", config.model.cutoff_layer, any("scores" in spec.outputs for spec in own)),
+        ("default_prompt", config.model.default_prompt, any(OPERATORS_PROMPT in one.spec.prompts for one in models)),
+        ("onnx_file", config.device.onnx_file, any(file.suffix == ".onnx" for spec in own for file in spec.weights)),
+    ):
+        if value is not None and not applies:
+            raise ConfigError(f"{name}: it applies to none of the served models; leave it out")
     return models
 
 
