@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -404,6 +405,34 @@ def test_a_signal_handler_may_end_a_lone_call(
                 embedder.embed("a")
             assert len(refused) == 2
             np.testing.assert_array_equal(embedder.embed("a"), asyncio.run(embedder.aembed("a")))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_handler_may_close_the_embedder_during_a_lone_call(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: the call that it interrupts has the device, and ends before the models are unloaded."""
+    forward, closed_s = FakeBackend.forward, list[float]()
+
+    def handle(*_: object) -> None:
+        began_s = time.monotonic()
+        embedder.close()
+        closed_s.append(time.monotonic() - began_s)
+
+    def interrupted(self: FakeBackend, batch: TokenBatch, stream: int) -> Answers:
+        signal.raise_signal(signal.SIGINT)
+        return forward(self, batch, stream)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        with Embedder(str(folder), backend="fake", pooling="mean") as embedder:
+            vector = embedder.embed("a")
+            monkeypatch.setattr(FakeBackend, "forward", interrupted)
+            np.testing.assert_array_equal(embedder.embed("a"), vector)
+            assert closed_s[0] < 1
+            with pytest.raises(ShuttingDown):
+                embedder.embed("a")
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -499,7 +499,10 @@ class Embedder:
 
     def close(self) -> None:
         """Unload the models. Calls that run in other threads fail."""
-        _close_once(self._finalizer)
+        if threading.get_ident() in self._alone:  # a signal handler: the call that it interrupts holds the device
+            self._finalizer()
+        else:
+            _close_once(self._finalizer)
 
     def __enter__(self) -> Self:
         return self
