@@ -75,10 +75,10 @@ def build(
     gate = Gate(config.server, dialects, buckets)
     metrics = None
     if config.telemetry.enable_metrics:
-        products = [] if imitated is None or imitated.metrics is None else [imitated.metrics(asdict(config.model))]
+        families = None if imitated is None or imitated.metrics is None else imitated.metrics(asdict(config.model))
         private = config.server.metrics_are_private
         names_models = private or config.server.names_models_to_anyone
-        metrics = Metrics(__version__, products, names_keys=private, names_models=names_models)
+        metrics = Metrics(__version__, families, names_keys=private, names_models=names_models)
     engine = _engine(config, discard if metrics is None else metrics.observe, models)
     tracing = open_tracing(config.telemetry, __version__)
 

@@ -55,10 +55,6 @@ def exchange(dialect: str, route: str, status: int, seconds: float, **more: str)
     )
 
 
-def all_metrics() -> Metrics:
-    return Metrics("1.2.3", [SmartEmbedderMetrics({}), SimpleInferenceServerMetrics(), TeiMetrics()])
-
-
 def page(metrics: Metrics) -> str:
     return asyncio.run(metrics.exposition())[0].decode()
 
@@ -81,7 +77,7 @@ def test_a_failed_model_differs_from_an_unloaded_one() -> None:
 
 def test_engine_events_become_metrics() -> None:
     """Tokens, batches, cache and readiness, in our families and TEI's."""
-    metrics = all_metrics()
+    metrics = Metrics("0", TeiMetrics())
     metrics.observe(ModelStateChanged("m", "loading"))
     metrics.observe(ModelStateChanged("m", "ready", 0.5))
     metrics.observe(report("m", "embed", None, 1, 12))
@@ -161,15 +157,19 @@ def test_the_keys_of_the_file_are_shown_from_the_start() -> None:
 def test_refusals_are_counted_as_each_product_counts_them() -> None:
     """Overload: Smart Embedder counts a rerank as an error as well, and no embedding. A wrong key always counts
     as an embedding."""
-    metrics = all_metrics()
-    metrics.observe(exchange("tei", "/rerank", 429, 0.1, error="RateLimited"))
-    metrics.observe(exchange("tei", "/embeddings", 429, 0.1, error="RateLimited"))
-    metrics.observe(exchange("tei", "/rerank", 401, 0.1, error="Unauthorized"))
-    metrics.observe(report("m", "embed", "Overloaded"))
-    metrics.observe(report("m", "rerank", "Overloaded"))
-    metrics.observe(report("m", "rerank", "TimedOut"))
-    metrics.observe(report("m", "embed", "InputTooLong"))
-    shown = samples(metrics)
+    smart, simple = Metrics("0", SmartEmbedderMetrics({})), Metrics("0", SimpleInferenceServerMetrics())
+    for event in (
+        exchange("tei", "/rerank", 429, 0.1, error="RateLimited"),
+        exchange("tei", "/embeddings", 429, 0.1, error="RateLimited"),
+        exchange("tei", "/rerank", 401, 0.1, error="Unauthorized"),
+        report("m", "embed", "Overloaded"),
+        report("m", "rerank", "Overloaded"),
+        report("m", "rerank", "TimedOut"),
+        report("m", "embed", "InputTooLong"),
+    ):
+        smart.observe(event)
+        simple.observe(event)
+    shown = samples(smart)
     rejected = {name: count for name, count in shown.items() if "_rejected_total" in name and count}
     assert rejected == {
         'vectord_requests_rejected_total{reason="auth"}': 1,
@@ -183,5 +183,5 @@ def test_refusals_are_counted_as_each_product_counts_them() -> None:
     }
     assert shown['rerank_requests_total{status="error"}'] == 1
     assert shown['rerank_requests_total{status="timeout"}'] == 1
-    assert shown["embedding_queue_rejections_total"] == 1
+    assert samples(simple)["embedding_queue_rejections_total"] == 1
     assert not any(count for name, count in shown.items() if name.startswith("embedding_requests_total"))

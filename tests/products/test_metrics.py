@@ -104,7 +104,7 @@ def test_smart_embedders_queue_counts_requests() -> None:
 async def test_smart_embedders_figures_count_embedding_only() -> None:
     """Answered requests, their texts and batches; neither the self-test nor reranks. A refusal counts for both, a wrong
     key for none."""
-    metrics, models = Metrics("0", [SmartEmbedderMetrics({})]), [M3, CROSS_ENCODER]
+    metrics, models = Metrics("0", SmartEmbedderMetrics({})), [M3, CROSS_ENCODER]
     backends = [backend_for(model) for model in models]
     async with serving(*backends, models=models, cache_bytes=0, observer=metrics.observe) as engine:
         metrics.watch(engine.gauges, lambda: engine.models().models)

@@ -43,16 +43,18 @@ class Metrics:
     def __init__(
         self,
         version: str,
-        products: Sequence[MetricFamilies] = (),
+        imitated: MetricFamilies | None = None,
         *,
         names_keys: bool = True,
         names_models: bool = True,
     ) -> None:
-        """names_keys: show the series of each named key. names_models: False shows the models' numbers, from 1."""
+        """imitated: of the product that the server imitates. names_keys: show the series of each named key.
+        names_models: False shows the models' numbers, from 1."""
         self.version = version
         self.own = ServerMetrics(version, names_keys=names_keys)
         self.activity = Activity()
-        self._families: tuple[MetricFamilies, ...] = (self.own, *products)
+        self._imitated = imitated or MetricFamilies()
+        self._families: tuple[MetricFamilies, ...] = (self.own, self._imitated)
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         for families in self._families:
             for kind, handle in families.handlers().items():
@@ -120,7 +122,7 @@ class Metrics:
             case "requests":
                 return {"requests": self.activity.recent()}
             case "product":
-                return self._families[-1].figures(self._models())
+                return self._imitated.figures(self._models())
 
     def live_figures(self, gauges: Gauges) -> Figures:
         """The present load, and the sums since the start."""

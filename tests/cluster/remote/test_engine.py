@@ -433,7 +433,7 @@ async def test_metrics_include_all_front_ends() -> None:
 
 async def test_a_products_own_page_counts_all_front_ends() -> None:
     """Each front-end has it."""
-    metrics = Metrics("1", [SmartEmbedderMetrics({})])
+    metrics = Metrics("1", SmartEmbedderMetrics({}))
     metrics.watch(gauges, tuple)
     async with linked(metrics=metrics) as found, front_end(found) as one, front_end(found) as other:
         for link in (one, other):

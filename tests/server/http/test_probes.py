@@ -116,7 +116,7 @@ async def test_the_front_page_has_ollamas_sentence_in_its_profile() -> None:
 @pytest.mark.parametrize(("imitates", "status"), [(None, 404), ("tei", 404), ("smart_embedder", 200)])
 async def test_a_products_own_page_exists_under_its_profile_only(imitates: str | None, status: int) -> None:
     """It needs no key, and is never cached."""
-    metrics = Metrics("0", [SmartEmbedderMetrics({})])
+    metrics = Metrics("0", SmartEmbedderMetrics({}))
     metrics.watch(gauges, tuple)
     served = create_app(FakeEngine(), load_dialects(()), ServerConfig(imitates=imitates, api_key="k"), metrics)
     reply = await call(served, "GET", "/stats", headers={"authorization": "Bearer k"} if status == 404 else {})
