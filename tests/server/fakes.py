@@ -118,6 +118,9 @@ class FakeEngine:
     def readiness(self) -> dict[str, str]:
         return dict(self.states)
 
+    def names(self) -> dict[str, str]:
+        return {MODEL: MODEL, "alias": MODEL}
+
     async def drain(self) -> None:
         self.draining.set()
         await self.idle.wait()

@@ -15,7 +15,7 @@ import msgspec
 
 from vectord.bulk.job import KINDS, BulkFailed, BulkJob, RetryLater, TextsRefused
 from vectord.bulk.rows import TextVectors
-from vectord.engine.client import EngineClient
+from vectord.engine.client import LocalEngine
 from vectord.errors import InvalidRequest, Overloaded, Unavailable, VectordError
 from vectord.schema import (
     Caller,
@@ -90,12 +90,6 @@ def facts_of(job: BulkJob, models: Sequence[Mapping[str, Any]], max_inputs: int,
     one = min(found, key=lambda one: one["state"] == "failed")
     known = {name: one[name] for name in ModelFacts.__dataclass_fields__ if name in one}
     return ModelFacts(**{**known, "model": one["name"], "max_inputs": max_inputs})
-
-
-class LocalEngine(EngineClient, Protocol):
-    def failure(self, name: str) -> Exception | None:
-        """Why the model could not be loaded."""
-        ...
 
 
 class EngineEmbedder:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from vectord.schema import ANYONE, Caller, ModelList, Operation, Request, Result
+from vectord.text.sequence import TokenizedTexts
 
 
 class EngineClient(Protocol):
@@ -35,6 +36,20 @@ class EngineClient(Protocol):
 
     async def drain(self) -> None:
         """Refuse new requests; return when every accepted one has been answered."""
+
+
+class LocalEngine(EngineClient, Protocol):
+    """What the engine of this process has besides: for the server of front-ends, and for bulk jobs."""
+
+    async def answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None = None) -> Result:
+        """tokenized: the inputs of an EmbedRequest, by a front-end, which then scales the vectors; ignored if the model
+        has another fingerprint."""
+
+    def names(self) -> dict[str, str]:
+        """Every name that clients may use -> the served name."""
+
+    def failure(self, name: str) -> Exception | None:
+        """Why the model could not be loaded; None if it could, and for a composite."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

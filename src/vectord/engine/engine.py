@@ -125,7 +125,7 @@ NAMED_BY_SETTINGS = "The settings of this server name the model {model}; restart
 
 
 class Engine:
-    """Implements EngineClient. Every method is called on one event loop."""
+    """Implements LocalEngine. Every method is called on one event loop."""
 
     def __init__(
         self,
@@ -222,7 +222,6 @@ class Engine:
         return self._registry.readiness()
 
     def failure(self, name: str) -> Exception | None:
-        """Why the model could not be loaded; None if it could, and for a composite."""
         return next((served.failure for served in self._registry.models if served.name == name), None)
 
     @property
@@ -235,7 +234,6 @@ class Engine:
         return self._list_models(ListModels(), caller)
 
     def names(self) -> dict[str, str]:
-        """Every name that clients may use -> the served name."""
         return self._registry.names()
 
     def gauges(self) -> Gauges:
@@ -274,8 +272,6 @@ class Engine:
         return queued, running - queued
 
     async def answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None = None) -> Result:
-        """tokenized: the inputs of an EmbedRequest, by a front-end, which then scales the vectors; ignored if the model
-        has another fingerprint."""
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
         try:

@@ -44,7 +44,7 @@ def main() -> int:
 async def _serve(composed: compose.Composition, start: StartMessage) -> None:
     app, engine = composed.app, composed.engine
     timeout_s = start.config.server.shutdown_timeout_secs
-    server = EngineServer(engine, engine.names, composed.buckets, composed.metrics)
+    server = EngineServer(engine, composed.buckets, composed.metrics)
     abandoned = asyncio.Event()
     on_supervisor_end(abandoned.set)
     ended = asyncio.Event()  # by a signal, or because no model could be loaded

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from vectord.budget import Budget
 from vectord.cluster.remote.codec import HEARTBEAT_S, Buffer, EngineState, Report, decode_call, encode_value
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, FrameKind, FrameTooLarge
-from vectord.engine.client import EngineClient
+from vectord.engine.client import LocalEngine
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
 from vectord.observability.exchange import ConnectionsCounted
 from vectord.observability.logs import log_failure
@@ -34,16 +34,13 @@ MAX_REQUESTS_BYTES = 256 * 2**20  # of one connection's running requests; beyond
 class EngineServer:
     def __init__(
         self,
-        engine: EngineClient,
-        names: Callable[[], Mapping[str, str]],
+        engine: LocalEngine,
         buckets: TokenBuckets,
         metrics: Metrics | None = None,
     ) -> None:
-        """names: every name that clients may use -> the served name."""
         self.engine = engine
         self.buckets = buckets
         self.metrics = metrics
-        self._names = names
         self._connections: set[_FrontEndConnection] = set()
         self._no_connection = asyncio.Event()
         self._no_connection.set()
@@ -94,7 +91,7 @@ class EngineServer:
 
     def _state(self) -> list[Buffer]:
         models = self.engine.models()
-        return encode_value(EngineState(readiness=self.engine.readiness(), models=models, names=self._names()))
+        return encode_value(EngineState(readiness=self.engine.readiness(), models=models, names=self.engine.names()))
 
 
 class _FrontEndConnection(FrameConnection):
