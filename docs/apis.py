@@ -31,7 +31,7 @@ IN_PRODUCTS = 3  # products whose pages only name a field that docs/apis.md desc
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
     "embedding_server": "The Rust embedding server with `/api/v1/embed`: TEI's body, OpenAI's `data` and `usage`.",
-    "google": "Google's embedding API for Gemini: `embedContent`, `batchEmbedContents` and the list of models.",
+    "google": "Google's embedding API for Gemini: `embedContent`, `batchEmbedContents`, `countTokens`, models.",
     "infinity": "infinity (michaelfeil/infinity): embeddings, rerank, classify, with `/v1` and without.",
     "jina": "Jina's API: embeddings with late chunking, token vectors, rerank. Also Xinference's rerank.",
     "llamacpp": "llama.cpp's server: its native routes, and OpenAI's routes with its response format.",
@@ -243,7 +243,7 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
     others = dict.fromkeys(name for name in named if name not in of_reranking())
     lines = [f"# {dialect.title}", "", PRODUCTS[dialect.name]]
     if others:
-        lines += ["", f"Other fields, [as in the product]({COMMON_FIELDS}): {_listed(others)}."]
+        lines += ["", f"[As in the product]({COMMON_FIELDS}): {_listed(others)}."]
     described: set[Row | str] = set()
     rest = []
     for routes in _alike(dialect.routes):

@@ -45,6 +45,15 @@ def test_the_options_reach_the_engine(client, own):
     assert_same_vectors(vectors(answer), own.embed(["Dogs\na dog"]))
 
 
+def test_tokens_are_counted_before_they_are_embedded(client):
+    """As many as the model then reads, special tokens included; of a text that is too long, all. The SDK makes a list
+    of texts one content."""
+    for texts, text in (("a happy dog", "a happy dog"), (["a", "b"], "a\nb")):
+        read = client.models.embed_content(model=MODEL, contents=text).usage_metadata.prompt_token_count
+        assert client.models.count_tokens(model=MODEL, contents=texts).total_tokens == read
+    assert client.models.count_tokens(model=MODEL, contents=TOO_LONG).total_tokens > 256
+
+
 async def test_the_asynchronous_client_and_long_texts(client, own):
     answer = await client.aio.models.embed_content(model=MODEL, contents=[TOO_LONG])
     assert_same_vectors(vectors(answer), own.embed([TOO_LONG], truncate=True))
@@ -71,7 +80,7 @@ def test_models_are_listed_by_the_beta_version(server):
     options = types.HttpOptions(base_url=server, api_version="v1beta")
     with genai.Client(api_key="none is needed", http_options=options) as client:
         assert f"models/{MODEL}" in [model.name for model in client.models.list()]
-        assert client.models.get(model=MODEL).supported_actions == ["embedContent", "batchEmbedContents"]
+        assert client.models.get(model=MODEL).supported_actions == ["embedContent", "batchEmbedContents", "countTokens"]
         assert len(vectors(client.models.embed_content(model=MODEL, contents="a"))) == 1
 
 

@@ -1,4 +1,5 @@
-"""Google's embedding API, as served for Gemini: `embedContent`, `batchEmbedContents` and the list of models.
+"""Google's embedding API, as served for Gemini: `embedContent`, `batchEmbedContents`, `countTokens` and the list of
+models.
 
 Runs on the event loop. Clients name the model in the path, and as `models/NAME` in every request of a batch. Names of
 options and files may be written with underscores, as in Google's own examples.
@@ -15,7 +16,7 @@ from vectord.errors import EmptyInput, InvalidField, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Names, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, row_of
-from vectord.products.common.fields import about, no_effect
+from vectord.products.common.fields import about, no_effect, refused
 from vectord.products.common.inputs import Medium, agreed, check_count, refuse_none
 from vectord.products.common.media import read_image
 from vectord.products.common.models import check_one_model
@@ -24,12 +25,14 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     InputKind,
+    Item,
     Media,
     ModelInfo,
     ModelList,
     MultiRequest,
     MultiResult,
     TextOptions,
+    TokenizeRequest,
     Usage,
     item_of,
 )
@@ -46,6 +49,7 @@ _KINDS: Mapping[str | None, InputKind | None] = {
     "CLUSTERING": "clustering",
 }
 
+_METHODS = ("embedContent", "batchEmbedContents", "countTokens")
 _CODES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -67,7 +71,7 @@ def render_error(error: VectordError) -> Rendered:
 # --- wire types -----------------------------------------------------------------------------------------------
 
 
-File = Annotated[Any, about("an image: `mimeType`, and base64 `data` or a URL as `fileUri`")]
+File = Annotated[Any, about("an image to embed: `mimeType`, and base64 `data` or a URL as `fileUri`")]
 
 
 class Part(msgspec.Struct, rename="camel"):
@@ -98,10 +102,17 @@ class Content(msgspec.Struct):
     parts: list[Part]
     role: Annotated[Any, no_effect("an input is no message")] = None
 
+    def read(self, title: str | None = None) -> Item:
+        """The input. title: a first line. Raises EmptyInput, or InvalidField for one of the parts."""
+        if not self.parts:
+            raise EmptyInput("{field} must hold a text.", field="parts")
+        read = [title or "", *(part.read() for part in self.parts)]
+        return item_of([part for part in read if part])
+
 
 class Options(msgspec.Struct, kw_only=True, rename="camel"):
     task_type: str | None = None
-    title: Annotated[str | None, about("on a line before the text of a document; only with RETRIEVAL_DOCUMENT")] = None
+    title: Annotated[str | None, about("the first line of a text; only with RETRIEVAL_DOCUMENT")] = None
     output_dimensionality: Count | None = None
     auto_truncate: bool | None = None
     underscored_task_type: str | None = msgspec.field(name="task_type", default=None)
@@ -118,6 +129,15 @@ class EmbedBody(Options, kw_only=True, rename="camel"):
 
 class BatchBody(msgspec.Struct):
     requests: list[EmbedBody]
+
+
+class CountBody(msgspec.Struct, rename="camel"):
+    contents: list[Content]
+    generate_content_request: Annotated[Any, refused("send `contents`")] = None
+
+
+class CountAnswer(msgspec.Struct, rename="camel"):
+    total_tokens: int
 
 
 class Values(msgspec.Struct):
@@ -239,12 +259,8 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     kind = _KINDS[task]
     if options.title and kind != "document":
         raise InvalidField("{field} is for the task RETRIEVAL_DOCUMENT.", field="title")
-    parts = body.content.parts
-    if not parts:
-        raise EmptyInput("{field} must hold a text.", field="parts")
-    read = [options.title or "", *(part.read() for part in parts)]
     return EmbedRequest(
-        inputs=[item_of([part for part in read if part])],
+        inputs=[body.content.read(options.title)],
         model=model or None,
         text=TextOptions(truncate=truncate, truncate_by_default=True, kind=kind),
         dimensions=agreed(
@@ -253,6 +269,26 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
         )
         or None,
     )
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+@ROUTES.post(
+    "/v1beta/models/{model:path}:countTokens",
+    "/v1/models/{model:path}:countTokens",
+    computes=None,
+    answer=CountAnswer,
+    summary="Count the tokens of texts",
+    example={"contents": [_CONTENT]},
+    names={"inputs": "contents", "parts": "contents.parts"},
+)
+def parse_count(body: CountBody, incoming: Incoming) -> Call:
+    texts = [text for content in body.contents if isinstance(text := content.read(), str)]
+    if len(texts) < len(body.contents):
+        raise InvalidField("{field} must be texts: the tokens of images are not counted.", field="parts")
+    request = TokenizeRequest(inputs=texts, model=incoming.path.get("model") or None)
+    return Call(request, lambda result: json_answer(totalTokens=result.usage.tokens))
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -274,7 +310,7 @@ def _model(info: ModelInfo) -> dict[str, Any]:
         "name": f"models/{info.name}",
         "displayName": info.name,
         "inputTokenLimit": info.max_input_tokens,
-        "supportedGenerationMethods": ["embedContent", "batchEmbedContents"] if "dense" in info.outputs else [],
+        "supportedGenerationMethods": _METHODS if "dense" in info.outputs else [],
     }
 
 
