@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from vectord.library.embedder import Embedder
 
 __version__ = "0.1.0"
+# Of the commands' processes: new containers between collections, which stop all threads; most are freed by their
+# reference counts. Python's values are (700, 10, 10).
+GC_THRESHOLDS = (10_000, 20, 100)
 __all__ = [
     "AsyncClient",
     "Client",

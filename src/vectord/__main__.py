@@ -3,9 +3,7 @@
 import gc
 import sys
 
-# New containers between collections, which stop all threads; most are freed by their reference counts. Python's values
-# are (700, 10, 10).
-GC_THRESHOLDS = (10_000, 20, 100)
+from vectord import GC_THRESHOLDS
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ Front-ends connect to its Unix socket. gRPC has its port here. On SIGTERM it ref
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from contextlib import suppress
@@ -37,6 +38,7 @@ def main() -> int:
     prepare_process()
     composed = compose.build(start.config, close_timeout_s=compose.EXIT_CLOSE_TIMEOUT_S)
     composed.app.state.url = start.url
+    gc.freeze()  # as compose.serve
     uvloop.run(_serve(composed, start))
     return compose.exit_code(composed.engine)
 

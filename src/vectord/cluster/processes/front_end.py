@@ -6,6 +6,7 @@ connection. When the supervisor ends, it drains and ends too.
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,6 +37,7 @@ def main() -> int:
     logs.configure(start.config.telemetry, process=start.name)
     path = Path(start.engine_socket)
     app = build(start.config, Link(path, first_state(path)))
+    gc.freeze()  # as compose.serve
     listener = socket.socket(fileno=start.listener)
     run.serve(app, start.config.server, listener=listener, every_second=lower_other_threads, supervised=True)
     return 0

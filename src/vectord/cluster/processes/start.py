@@ -6,6 +6,7 @@ The pipe stays open as long as the supervisor lives: the end of the input means 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
+from vectord import GC_THRESHOLDS
 from vectord.cluster.remote.frames import read_exactly
 from vectord.config import Config
 from vectord.errors import ExitCode, StartError
@@ -68,6 +70,7 @@ def on_signals(shut_down: Callable[[], object], reload: Callable[[], object]) ->
 
 def run_and_exit(main: Callable[[], int]) -> NoReturn:
     """Run `main` and exit with its code, even if threads are still in native code."""
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         code = main()
     except StartError as problem:
