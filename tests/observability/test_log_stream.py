@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 from collections.abc import Iterator
@@ -70,3 +72,24 @@ def test_a_reader_that_has_ended_is_no_error(pipe: tuple[TextIO, TextIO], capfd:
         handler.close()
     assert take_dropped() == 1
     assert capfd.readouterr().err == ""
+
+
+def test_lines_that_a_full_disk_cannot_take_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a traceback for each, which the same file would not take either. Later lines are written."""
+
+    class LogFile(io.StringIO):
+        is_full = True
+
+        def flush(self) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = LogFile()
+    configure(TelemetryConfig(), file)
+    LOG.info("a line")
+    LOG.info("another %d", "mistake")
+    file.is_full = False
+    LOG.info("a last line")
+    assert take_dropped() == 1
+    assert "a last line" in file.getvalue()
+    assert capfd.readouterr().err.count("Traceback") == 1

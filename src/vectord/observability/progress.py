@@ -12,6 +12,7 @@ these records out.
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import nullcontext
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -31,6 +32,13 @@ def show_bars() -> None:
 
 class LineHandler(logging.StreamHandler[TextIO | LogStream]):
     """Writes lines. The end of the process, which closes all handlers, waits until they are written."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], OSError):  # a full disk, which would not take a traceback either
+            with LogStream.lock:
+                LogStream.dropped += 1
+        else:
+            super().handleError(record)
 
     def close(self) -> None:
         if isinstance(self.stream, LogStream):
