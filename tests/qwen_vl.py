@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from tests.compute.networks.case import randomize
+from tests.models import randomize
 from tests.towers import image_of
 
 from vectord.checkpoints.spec import FreeSize, ImageProcessor

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.compute.networks.case import randomize
+from tests.models import randomize
 
 NAME = "KaLM-Embedding/KaLM-Reranker-V1-Nano"
 INSTRUCTION = "Given a query, retrieve documents that answer the query."

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.compute.networks.case import randomize
-from tests.models import write_bert
+from tests.models import randomize, write_bert
 
 from vectord.schema import Media
 

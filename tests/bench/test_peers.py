@@ -52,9 +52,9 @@ def test_peers_are_complete() -> None:
 
 def test_agreement_is_of_directions_or_of_scores() -> None:
     """Lengths of vectors and a monotonous scale of scores do not matter; one other vector does."""
-    assert peers._agreement([[1, 0], [0, 2]], [[3, 0], [0, 1]]) == pytest.approx(1)
-    assert peers._agreement([[1, 0], [0, 2]], [[3, 0], [1, 0]]) == pytest.approx(0)
-    assert peers._agreement([0.1, 0.2, 0.3], [1, 2, 3]) == pytest.approx(1)
+    assert peers.agreement([[1, 0], [0, 2]], [[3, 0], [0, 1]]) == pytest.approx(1)
+    assert peers.agreement([[1, 0], [0, 2]], [[3, 0], [1, 0]]) == pytest.approx(0)
+    assert peers.agreement([0.1, 0.2, 0.3], [1, 2, 3]) == pytest.approx(1)
 
 
 def test_a_library_stops_at_its_limit() -> None:

@@ -74,12 +74,8 @@ def write_data_set(folder: Path) -> Path:
 def write_splade(folder: Path) -> Path:
     """With random weights, as sentence-transformers saves it."""
     from sentence_transformers import SparseEncoder
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
-    source = write_bert(folder / "source")
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    BertForMaskedLM(BertConfig.from_pretrained(source)).save_pretrained(source)
-    tokenizer.save_pretrained(source)
+    source = write_bert(folder / "source", head="ForMaskedLM")
     SparseEncoder(str(source), device="cpu").save_pretrained(str(folder / "saved"), create_model_card=False)
     return folder / "saved"
 

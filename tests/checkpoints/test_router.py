@@ -28,16 +28,11 @@ def write_router(folder: Path, *, activation: str = "log1p_relu", queries: str =
     """Save a SparseEncoder with a Router over tiny random weights, and return it."""
     from sentence_transformers.base.modules import Router, Transformer
     from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+    from transformers import AutoTokenizer
 
-    source = write_bert(folder / "source")
+    source = write_bert(folder / "source", head="ForMaskedLM")
     tokenizer = AutoTokenizer.from_pretrained(source)
     torch.manual_seed(0)
-    model = BertForMaskedLM(BertConfig.from_pretrained(source))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(source)
-    tokenizer.save_pretrained(source)
     documents = [Transformer(str(source), transformer_task="fill-mask"), SpladePooling("max", activation)]
     weight = torch.rand(len(tokenizer)) + 0.5
     weight[5] = 0.0

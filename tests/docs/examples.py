@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from tests.server.live import Reply
+
+from vectord import compose
+from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 
 SERVER = "http://localhost:8000"
 VARYING = frozenset({"timings", "created", "dtype", "tokenization_workers"})  # differ per run or per machine
@@ -33,6 +40,33 @@ class Example:
     headers: dict[str, str]
     body: str | None
     answer: Any
+
+
+def replies_of(config: Config, requests: Sequence[Sequence[Any]]) -> list[Reply]:
+    """The responses of a complete server. requests: method, path, headers and body."""
+
+    async def ask_all() -> list[Reply]:
+        composed = compose.build(config)
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url=SERVER)
+        async with composed.app.router.lifespan_context(composed.app), client:
+            await composed.engine.loaded.wait()
+            answers = [
+                await client.request(method, path, headers=headers, content=body)
+                for method, path, headers, body in requests
+            ]
+        return [Reply(answer.status_code, dict(answer.headers), answer.content) for answer in answers]
+
+    return asyncio.run(ask_all())
+
+
+def config_of(*models: Path | str, **options: Any) -> Config:
+    """That of a server on the processor whose admin key is `operator`. options: further ones of the models."""
+    return Config(
+        model=ModelConfig(models=("all-MiniLM-L6-v2", *map(str, models)), offline=True, **options),
+        device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
+        engine=EngineConfig(tokenization_workers=1),
+        server=ServerConfig(admin_key="operator"),
+    )
 
 
 def examples(page: str) -> Iterator[Example]:

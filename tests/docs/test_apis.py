@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 from docs.apis import CLIENTS, OWN, apis, product
 from tests.dialects import all_dialects
+from tests.docs.examples import config_of, replies_of
 from tests.products.results import fits
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 from tests.server.fakes import FakeEngine
 from tests.server.live import Reply
 
-from vectord import compose
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.config import DEFAULT_MODEL
 from vectord.products import ORDER
 from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.server.http.app import build_table
@@ -81,24 +79,8 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reply]:
     """The response to each example. Tiny random models serve what the default model cannot."""
     folder = tmp_path_factory.mktemp("apis")
     tiny = [write_bge_m3(folder / "tiny-bge-m3"), write_bge_reranker(folder / "tiny-reranker")]
-    config = Config(
-        model=ModelConfig(models=(DEFAULT_MODEL, *map(str, tiny)), offline=True),
-        device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
-        engine=EngineConfig(tokenization_workers=1),
-        server=ServerConfig(admin_key="operator"),
-    )
-    return asyncio.run(_ask_all(compose.build(config)))
-
-
-async def _ask_all(composed: compose.Composition) -> dict[str, Reply]:
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord", headers=ADMIN)
-    answers = {}
-    async with composed.app.router.lifespan_context(composed.app), client:
-        await composed.engine.loaded.wait()
-        for example in EXAMPLES:
-            answer = await client.request(example.route.method, example.path, content=example.body)
-            answers[str(example)] = Reply(answer.status_code, dict(answer.headers), answer.content)
-    return answers
+    requests = [(one.route.method, one.path, ADMIN, one.body) for one in EXAMPLES]
+    return dict(zip(map(str, EXAMPLES), replies_of(config_of(*tiny), requests), strict=True))
 
 
 @pytest.mark.parametrize("product_name", ORDER)

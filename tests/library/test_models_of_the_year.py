@@ -16,9 +16,8 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
-from tests.compute.networks.case import randomize
 from tests.compute.networks.tiny_decoders import CONFIGS
-from tests.models import WIDTH, write_bert
+from tests.models import WIDTH, randomize, write_bert
 
 from vectord import Embedder
 

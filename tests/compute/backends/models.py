@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.models import WIDTH, read_tiny_spec, write_bert
+from tests.models import WIDTH, randomize, read_tiny_spec, write_bert
 
 from vectord.checkpoints.spec import Colbert, ModelSpec, Output, StaticTable, YesNo
 
@@ -119,11 +119,4 @@ def _facts() -> dict[str, Any]:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Make every parameter random, biases and norms too."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    model.save_pretrained(folder)
+    randomize(model).save_pretrained(folder)

@@ -23,8 +23,7 @@ from tests.compute.backends.models import (
 )
 from tests.compute.backends.test_conformance import NOT_BACKENDS
 from tests.compute.backends.test_onnx import bert_config, export, states
-from tests.compute.networks.case import randomize
-from tests.models import pack_texts, random_texts, read_tiny_spec
+from tests.models import pack_texts, random_texts, randomize, read_tiny_spec
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, node, tensor
-from tests.compute.networks.case import pad, padded_states, randomize, texts_of
-from tests.models import batch_of, pack_texts, read_tiny_spec
+from tests.compute.networks.case import pad, padded_states, texts_of
+from tests.models import batch_of, pack_texts, randomize, read_tiny_spec
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends import onnx, onnxruntime

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.compute.networks.case import padded_states, randomize, texts_of
-from tests.models import batch_of, read_tiny_spec
+from tests.compute.networks.case import padded_states, texts_of
+from tests.models import batch_of, randomize, read_tiny_spec
 
 from vectord.checkpoints.files.read import Settings
 from vectord.checkpoints.spec import ModelSpec, YesNo

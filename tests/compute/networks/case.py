@@ -48,9 +48,16 @@ class Case:
         return read_tiny_spec(folder, **{**defaults, **self.facts, **facts})
 
 
-def numpy_answer(spec: ModelSpec, texts: Texts, output: Output = "tokens", **options: Any) -> np.ndarray:
-    """Results of the reference op set, in float64. options: further fields of PackedTexts."""
-    network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
+def numpy_answer(
+    spec: ModelSpec,
+    texts: Texts,
+    output: Output = "tokens",
+    weights: Mapping[str, Weight] | None = None,
+    **options: Any,
+) -> np.ndarray:
+    """Results of the reference op set, in float64. weights: those of the folder by default; options: further fields of
+    PackedTexts."""
+    network = Network(spec, open_checkpoint(spec.weights) if weights is None else weights, NumpyOps())
     return np.asarray(network(pack(pack_texts(*texts, **options)), {output})[output])
 
 
@@ -77,22 +84,6 @@ def texts_of(*lengths: int, seed: int = 0) -> list[list[int]]:
     """Reproducible token ids of ordinary words, with these lengths."""
     rng = np.random.default_rng(seed)
     return [rng.integers(FIRST_WORD, VOCABULARY, length).tolist() for length in lengths]
-
-
-def randomize(model: torch.nn.Module, *, seed: int = 0, size: float = 0.3, norm: float = 0.0) -> torch.nn.Module:
-    """Make every parameter random, biases and norms too: with their initial 0 and 1 a missing one would not show.
-
-    size: with 0.2, attention scores are as mild as a trained model's, and bfloat16 works. norm: mean of norm weights;
-    where a norm ends each layer, 0 leaves little that distinguishes one token from another.
-    """
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            centre = norm if parameter.ndim == 1 and name.endswith(".weight") else 0.0
-            parameter.copy_(centre + torch.randn(parameter.shape, generator=generator) * size)
-    return model.eval()
 
 
 def pad(texts: Texts, filler: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.compute.networks.case import VOCABULARY, Texts, padded_states, randomize
+from tests.compute.networks.case import VOCABULARY, Texts, padded_states
+from tests.models import randomize
 
 # config.json of nomic-embed-text-v2-moe, except for the sizes, and for two of its four experts a token.
 CONFIG: dict[str, Any] = {

@@ -30,7 +30,7 @@ from tests.models import random_texts, read_tiny_spec, write_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.kinds.scores import cut_layers
-from vectord.checkpoints.spec import ModelSpec, Pooling, YesNo
+from vectord.checkpoints.spec import ModelSpec, Output, Pooling, YesNo
 from vectord.errors import ModelUnavailable
 
 LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
@@ -134,24 +134,22 @@ def test_a_checkpoint_under_a_head_is_read(tmp_path: Path, model_type: str) -> N
     assert_same(hidden_states(folder, texts), reference(folder, texts))
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
-def test_sequence_classes_equal_transformers(tmp_path: Path, model_type: str) -> None:
-    """The head of ...ForSequenceClassification reads the last token of each text."""
-    head = "AutoModelForSequenceClassification"
+@pytest.mark.parametrize(
+    ("model_type", "output"),
+    [
+        *((name, "scores") for name in DECODERS),
+        *((name, "token_scores") for name in ("gemma", "llama", "mistral", "qwen2", "qwen3")),
+    ],
+)
+def test_classes_equal_transformers(tmp_path: Path, model_type: str, output: Output) -> None:
+    """The head of ...ForSequenceClassification reads the last token of each text, that of ...ForTokenClassification
+    every token."""
+    head = f"AutoModelFor{'Sequence' if output == 'scores' else 'Token'}Classification"
     folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
-    spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))
-    want = np.concatenate(logits_of(folder, head, texts))
-    assert_same(numpy_answer(spec, texts, "scores"), want)
-
-
-@pytest.mark.parametrize("model_type", ["gemma", "llama", "mistral", "qwen2", "qwen3"])
-def test_token_classes_equal_transformers(tmp_path: Path, model_type: str) -> None:
-    """The head of ...ForTokenClassification reads every token."""
-    head = "AutoModelForTokenClassification"
-    folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
-    spec = read_tiny_spec(folder, outputs=frozenset({"token_scores"}), token_labels=("a", "b", "c"))
-    want = np.concatenate([rows[0] for rows in logits_of(folder, head, texts)])
-    assert_same(numpy_answer(spec, texts, "token_scores"), want)
+    labels = "labels" if output == "scores" else "token_labels"
+    spec = read_tiny_spec(folder, outputs=frozenset({output}), **{labels: ("a", "b", "c")})
+    want = np.concatenate([rows.reshape(-1, 3) for rows in logits_of(folder, head, texts)])
+    assert_same(numpy_answer(spec, texts, output), want)
 
 
 @pytest.mark.parametrize("pooling", ["bos", "mean", "late"])

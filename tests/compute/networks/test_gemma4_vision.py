@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.checkpoints.reading import refusal, spec_of
-from tests.compute.networks.case import randomize
 from tests.compute.networks.tiny_decoders import CONFIGS
-from tests.models import packed_texts, write_bert
+from tests.models import packed_texts, randomize, write_bert
 from tests.towers import image_of, media_of
 
 from vectord import Embedder

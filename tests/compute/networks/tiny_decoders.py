@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tests.compute.networks.case import Case, Texts, padded_states, randomize
+from tests.compute.networks.case import Case, Texts, padded_states
 from tests.compute.networks.tiny_encoders import change_config
-from tests.models import WIDTH
+from tests.models import WIDTH, randomize
 
 VOCAB_SIZE = 96
 WINDOW = 7  # shorter than the texts of the tests

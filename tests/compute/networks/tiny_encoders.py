@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.compute.networks.case import VOCABULARY, Case, Texts, padded_states, randomize
+from tests.compute.networks.case import VOCABULARY, Case, Texts, padded_states
 from tests.compute.networks.nomic_experts import experts_states, write_experts
 from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
+from tests.models import randomize
 
 FACTS: dict[str, Any] = {
     "vocab_size": VOCABULARY,
