@@ -53,6 +53,8 @@ def same_log() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    for handler in {*root.handlers} - {*handlers}:
+        handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
 

@@ -6,17 +6,10 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from tests.clock import Clock
 
 from vectord import housekeeping
 from vectord.housekeeping import RETRY_S, Breaker
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

@@ -235,11 +235,11 @@ class FakeBackend(Backend):
         assert self.gate.wait(10), "the gate stayed closed"
         if self.fail is not None:
             self.fail(batch)
-        return self._answers(batch, self.poison)
+        return self.answers(batch, self.poison)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
         self.exact.append(batch)
-        return self._answers(batch, None if self.heals else self.poison)
+        return self.answers(batch, None if self.heals else self.poison)
 
     def renew(self, stream: int) -> None:
         """Later forwards have a new, open gate."""
@@ -254,7 +254,7 @@ class FakeBackend(Backend):
         """Every text of every forward so far, in the order they ran."""
         return [bytes(ids.tolist()).decode() for batch in list(self.batches) for ids in texts_of(batch.texts)]
 
-    def _answers(self, batch: TokenBatch, poison: int | None) -> Answers:
+    def answers(self, batch: TokenBatch, poison: int | None) -> Answers:
         return {output: self._answer(output, batch.texts, poison) for output in batch.outputs}
 
     def _answer(self, output: Output, texts: PackedTexts, poison: int | None) -> Float32:
@@ -327,16 +327,6 @@ class Recorder:
                 self.shared_rejected += event.rejected
             case ModelStateChanged():
                 self.states.append((event.model, event.state))
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def spec(outputs: Collection[Output] = ("dense", "tokens"), **changes: object) -> ModelSpec:

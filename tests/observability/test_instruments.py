@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Exemplar
+from tests.clock import Clock
 
 from vectord.observability.instruments import BusyShare, Counter, Gauge, Histogram
 
@@ -81,14 +82,6 @@ def test_lines_are_those_of_the_official_library() -> None:
     ours = (counter, gauge, seconds)
     assert "".join(one.text(in_open_metrics=False) for one in ours) == generate_latest(theirs).decode()
     assert "".join(one.text(in_open_metrics=True) for one in ours) + "# EOF\n" == generate_open_metrics(theirs).decode()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def busy_for(seconds: float, every_s: float, for_s: float) -> tuple[BusyShare, Clock]:

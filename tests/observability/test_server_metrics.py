@@ -10,6 +10,7 @@ import pytest
 
 from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, RequestEnded
 from vectord.observability.exchange import Exchange
+from vectord.observability.instruments import BusyShare
 from vectord.observability.metrics import Metrics
 from vectord.observability.server_metrics import ServerMetrics
 from vectord.schema import Caller, DeviceMemory, Gauges, Timings
@@ -55,7 +56,7 @@ def test_saturation_is_the_largest_share(changes: dict[str, Any], saturation: fl
 def test_a_device_that_never_pauses_is_saturated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even without a queue: the next request will wait."""
     families = ServerMetrics("0")
-    monkeypatch.setattr(families._busy, "share", lambda: 0.9)
+    monkeypatch.setattr(BusyShare, "share", lambda busy: 0.9)
     families.look_at_gauges(gauges())
     assert families.saturation.values[()] == 0.9
 

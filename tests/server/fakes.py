@@ -65,7 +65,7 @@ class FakeEngine:
         self.cancelled = asyncio.Semaphore(0)
         self.entered = asyncio.Semaphore(0)
         self.lengths = lengths
-        self._vector = np.full(dimensions, dimensions**-0.5, np.float32)
+        self.vector = np.full(dimensions, dimensions**-0.5, np.float32)
 
     async def answer(self, request: Request, caller: Caller, tokenized: object = None) -> Result:
         if self.draining.is_set():
@@ -98,7 +98,7 @@ class FakeEngine:
         if isinstance(request, LoadModel | UnloadModel):
             return model_list(request.model)
         assert isinstance(request, EmbedRequest)
-        dense = {"float": np.stack([self._vector] * len(request.inputs))}
+        dense = {"float": np.stack([self.vector] * len(request.inputs))}
         used = Usage(lengths=self.lengths, characters=1)
         return EmbedResult(model=MODEL, fingerprint=FINGERPRINT, dense=dense, usage=used)
 

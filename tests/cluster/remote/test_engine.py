@@ -14,6 +14,7 @@ from tests.cluster.remote.linked import front_end, linked, remote
 from tests.cluster.remote.values import same
 from tests.observability.test_server_metrics import gauges
 from tests.products.results import model_info, model_list
+from tests.refusals import refuses
 from tests.server.asgi import call
 from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
@@ -86,9 +87,8 @@ async def test_a_busy_engine_refuses_before_it_gets_a_request() -> None:
         with pytest.raises(Overloaded):
             await engine.answer(ONE, ANYONE)
         fake.callers.clear()
-        with pytest.raises(Overloaded) as refused:
+        with refuses(Overloaded, limit=7):
             await engine.check_busy("rerank", Caller(client="c"))
-        assert refused.value.limit == 7
         assert fake.checked == [("rerank", Caller(client="c"))]
         fake.busy = None
         await engine.check_busy("embed", ANYONE)
@@ -220,7 +220,7 @@ async def test_a_message_above_the_frame_limit_is_refused(monkeypatch: pytest.Mo
             await engine.answer(ONE, ANYONE)
         with pytest.raises(PayloadTooLarge, match="request"):
             await engine.answer(EmbedRequest(inputs=["x" * 5000]), ANYONE)
-        fake._vector = np.ones(2, np.float32)
+        fake.vector = np.ones(2, np.float32)
         assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
 
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.clock import Clock
 from tests.engine.cache.test_lookup import cache_key
 from tests.engine.fakes import (
     CLASSIFIER,
     M3,
-    Clock,
     FakeBackend,
     Recorder,
     backend_for,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.clock import Clock
 from tests.engine.fakes import (
     CROSS_ENCODER,
     ByteEncoder,
-    Clock,
     FakeBackend,
     Recorder,
     backend_for,
@@ -146,6 +146,19 @@ async def keeping(
         await house.lifecycle.close()
         assert [one.users for one in served] == [0] * models
         assert [loader.held for loader in loaders] == [0] * models
+
+
+def hold_closing(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """From now on a runner that closes sets the first event and waits for the second."""
+
+    def hold(runner: ModelRunner, timeout_s: float) -> bool:
+        closing.set()
+        assert go_on.wait(WAIT_S)
+        return close(runner, timeout_s)
+
+    closing, go_on, close = threading.Event(), threading.Event(), ModelRunner.close
+    monkeypatch.setattr(ModelRunner, "close", hold)
+    return closing, go_on
 
 
 async def start(house: House) -> None:
@@ -305,14 +318,7 @@ async def test_an_explicit_load_retries_immediately():
 async def test_a_use_while_a_failed_load_closes_is_refused(monkeypatch):
     """Until its threads have ended, the model is neither ready nor can it load again."""
     async with keeping(at_start=True) as house:
-
-        def hold(runner: ModelRunner, timeout_s: float) -> bool:
-            closing.set()
-            assert go_on.wait(WAIT_S)
-            return close(runner, timeout_s)
-
-        closing, go_on, close = threading.Event(), threading.Event(), ModelRunner.close
-        monkeypatch.setattr(ModelRunner, "close", hold)
+        closing, go_on = hold_closing(monkeypatch)
         monkeypatch.setattr("vectord.engine.models.loading.self_test", fails)
         house.lifecycle.start()
         assert await asyncio.to_thread(closing.wait, WAIT_S)
@@ -396,15 +402,8 @@ async def test_a_model_that_cannot_fit_evicts_nothing():
 async def test_an_unloading_model_counts_until_it_is_closed(monkeypatch):
     """The next model does not load into memory that is not yet free, and no model loads twice."""
     async with keeping(2, model_memory_bytes=MIB) as house:
-
-        def hold(runner: ModelRunner, timeout_s: float) -> bool:
-            closing.set()
-            assert go_on.wait(WAIT_S)
-            return close(runner, timeout_s)
-
-        closing, go_on, close = threading.Event(), threading.Event(), ModelRunner.close
         await house.use(0)
-        monkeypatch.setattr(ModelRunner, "close", hold)
+        closing, go_on = hold_closing(monkeypatch)
         going = asyncio.create_task(house.lifecycle.unload(house.models[0]))
         assert await asyncio.to_thread(closing.wait, WAIT_S)
         coming = asyncio.create_task(house.use(1))

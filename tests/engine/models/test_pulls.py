@@ -20,7 +20,7 @@ from tests.reference.reference_models import write_bge_m3
 from vectord.checkpoints import pulling
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
-from vectord.engine.models import pulls
+from vectord.engine.models import open_models, pulls
 from vectord.errors import Forbidden, InvalidField, ModelNotFound, Unavailable
 from vectord.schema import (
     ANYONE,
@@ -242,8 +242,9 @@ async def test_files_of_a_model_of_the_settings_are_not_removed(hub: Hub, tmp_pa
     """The settings name a folder of the cache, which is served under another name than the repository's."""
     async with serving(tmp_path) as engine:
         await pull(engine)
-        (pulled,) = [each.spec for each in engine._registry.targets if each.name == MODEL]
-    config = Config(model=ModelConfig(hf_home=str(tmp_path / "hf")), device=DeviceConfig(backend="fake"))
+    model = ModelConfig(models=(MODEL,), hf_home=str(tmp_path / "hf"), offline=True)
+    config = Config(model=model, device=DeviceConfig(backend="fake"))
+    (pulled,) = [each.spec for each in open_models(config)]
     named = source(FakeBackend(), "m1", model=pulled)
     engine = Engine([named], EngineConfig(model_loading="first-use"), pulling=config)
     await engine.start()

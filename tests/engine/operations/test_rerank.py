@@ -25,6 +25,7 @@ from tests.engine.fakes import (
     spec,
     texts_of,
 )
+from tests.refusals import refuses
 
 from vectord.checkpoints.spec import Colbert
 from vectord.engine.models.registry import CompositeSource
@@ -198,18 +199,6 @@ async def test_the_weighted_method_is_a_mean_of_the_three(weights):
     assert result.kind == "weighted"
 
 
-@pytest.mark.parametrize(
-    "weights", [(0.0, 0.0, 0.0), (-1.0, 1.0, 1.0), (float("nan"), 1.0, 1.0), (1e308, 1e308, 1e308)]
-)
-async def test_invalid_weights_are_rejected(weights):
-    """Their scores would not be finite numbers."""
-    async with serving_one(M3) as (engine, backend):
-        with pytest.raises(InvalidField) as refused:
-            await engine.answer(ask(weights=weights), ANYONE)
-    assert refused.value.field == "weights"
-    assert not backend.batches
-
-
 async def test_a_colbert_model_sums_its_matches():
     """This is pylate's sum; the markers of query and document do not count."""
     async with serving_one(COLBERT) as (engine, _):
@@ -266,14 +255,37 @@ async def test_a_composite_ranks_by_its_dense_model():
 # --- rejected requests -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "method"), [(CROSS_ENCODER, None), (M3, "dense")], ids=["pairs", "vectors"])
-async def test_an_instruction_for_another_model_is_rejected(model, method):
-    """Ignoring it would answer another question."""
+BARE = TextOptions(add_special_tokens=False)
+WITHOUT_A_PLACE = replace(JUDGE, yes_no=replace(YES_NO, body=("{query}", "{document}")))
+
+
+REFUSED = {
+    "no weight": (M3, {"weights": (0.0, 0.0, 0.0)}, "weights"),
+    "a negative weight": (M3, {"weights": (-1.0, 1.0, 1.0)}, "weights"),
+    "a weight that is no number": (M3, {"weights": (float("nan"), 1.0, 1.0)}, "weights"),
+    "weights whose sum is infinite": (M3, {"weights": (1e308, 1e308, 1e308)}, "weights"),
+    "an instruction for pairs": (CROSS_ENCODER, {"instruction": "Find cats"}, "instruction"),
+    "an instruction for vectors": (M3, {"instruction": "Find cats", "method": "dense"}, "instruction"),
+    "an instruction without a place": (WITHOUT_A_PLACE, {"instruction": "Find cats"}, "instruction"),
+    "colbert without specials": (M3, {"method": "colbert", "text": BARE}, "add_special_tokens"),
+    "weighted without specials": (M3, {"method": "weighted", "text": BARE}, "add_special_tokens"),
+}
+
+
+@pytest.mark.parametrize(("model", "changes", "field"), REFUSED.values(), ids=REFUSED)
+async def test_a_field_that_the_model_cannot_obey_is_rejected(model, changes, field):
+    """Before anything runs. Ignoring it would answer another question, or with scores that are no finite numbers.
+    BGE-M3 drops the first token of ColBERT vectors, which would be a word without special tokens."""
     async with serving_one(model) as (engine, backend):
-        with pytest.raises(InvalidField) as refused:
-            await engine.answer(ask(instruction="Find cats", method=method), ANYONE)
-    assert refused.value.field == "instruction"
+        with refuses(InvalidField, field=field):
+            await engine.answer(ask(**changes), ANYONE)
     assert not backend.batches
+
+
+async def test_other_vectors_need_no_special_tokens():
+    """Of the same model."""
+    async with serving_one(M3) as (engine, _):
+        assert (await engine.answer(ask(method="dense", text=BARE), ANYONE)).kind == "cosine"
 
 
 async def test_an_empty_instruction_is_none_to_another_model():
@@ -301,24 +313,14 @@ async def test_one_answer_scores_by_its_logit():
     np.testing.assert_allclose(result.scores, logits(f"Judge: {QUERY}", labels=1)[:, 0] / 5, rtol=1e-5)
 
 
-async def test_an_instruction_without_a_placeholder_in_the_template_is_rejected():
-    """The model would not read it."""
-    assert JUDGE.yes_no is not None
-    zerank = replace(JUDGE, yes_no=replace(JUDGE.yes_no, body=("{query}", "{document}")))
-    async with serving_one(zerank) as (engine, _):
-        with pytest.raises(InvalidField, match="instruction"):
-            await engine.answer(ask(instruction="Find cats"), ANYONE)
-
-
 @pytest.mark.parametrize("chunks", [None, ChunkOptions(max_tokens=4)], ids=["whole", "chunks"])
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_a_poison_passage_is_named(model, chunks):
     """The error has its index among the passages; the client does not know their chunks."""
     async with serving_one(model) as (engine, backend):
         backend.poison = ord("!")
-        with pytest.raises(InferenceFailed) as failed:
+        with refuses(InferenceFailed, field="passages", index=2):
             await engine.answer(ask(passages=["fine", "fine too", "fine" * 2 + "no!"], chunks=chunks), ANYONE)
-    assert (failed.value.field, failed.value.index) == ("passages", 2)
 
 
 # --- chunks ---------------------------------------------------------------------------------------------------
@@ -371,9 +373,8 @@ async def test_a_pair_that_is_too_long_names_its_passage():
     """Without truncation, the error has the passage's index."""
     request = ask(passages=["ok", "x" * 90], text=TextOptions(truncate=False))
     async with serving_one(CROSS_ENCODER) as (engine, backend):
-        with pytest.raises(InputTooLong) as refused:
+        with refuses(InputTooLong, field="passages", index=1):
             await engine.answer(request, ANYONE)
-    assert (refused.value.field, refused.value.index) == ("passages", 1)
     assert not backend.batches
 
 
@@ -422,18 +423,6 @@ async def test_a_passage_is_cut_before_it_is_chunked():
     np.testing.assert_array_equal(result.scores, short.scores)
     assert result.passages[0].seen - result.passages[0].kept == 6
     assert [length.seen - length.kept for length in result.usage.lengths] == [0, 6, 0]
-
-
-@pytest.mark.parametrize("method", ["colbert", "weighted"])
-async def test_colbert_vectors_need_special_tokens(method):
-    """BGE-M3 drops its first token, which would otherwise be a word. Its other vectors do not need them."""
-    text = TextOptions(add_special_tokens=False)
-    async with serving_one(M3) as (engine, backend):
-        with pytest.raises(InvalidField) as refused:
-            await engine.answer(ask(method=method, text=text), ANYONE)
-        assert not backend.batches
-        await engine.answer(ask(method="dense", text=text), ANYONE)
-    assert refused.value.field == "add_special_tokens"
 
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3, JUDGE, COLBERT], ids=["pairs", "vectors", "words", "colbert"])

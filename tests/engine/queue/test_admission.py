@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from tests.engine.fakes import (
     slow,
     spec,
 )
+from tests.refusals import refuses
 
 from vectord.engine.engine import Engine
 from vectord.engine.queue.admission import (
@@ -163,9 +165,8 @@ def test_the_queue_has_a_hard_bound():
     """With any number of clients, queued tokens cannot fill the memory."""
     check_room(MAX_QUEUED_TOKENS - 1, 1, 1000.0)
     check_room(0, MAX_QUEUED_TOKENS + 1, 1000.0)
-    with pytest.raises(Overloaded) as refused:
+    with refuses(Overloaded, retry_after_s=pytest.approx(5)):
         check_room(MAX_QUEUED_TOKENS - 1, 5001, 1000.0)
-    assert refused.value.retry_after_s == pytest.approx(5)
 
 
 SOON_S = 0.05
@@ -245,14 +246,21 @@ def rank(passage):
     return RerankRequest(query="q", passages=[passage])
 
 
+@asynccontextmanager
+async def serving_both(**settings):
+    """An engine with one place for requests, and the backends of its two models: one embeds, one reranks."""
+    models = [spec(("dense",)), CROSS_ENCODER]
+    backends = [*map(backend_for, models)]
+    async with serving(*backends, models=models, max_concurrent_requests=1, **settings) as engine:
+        yield engine, backends
+
+
 @pytest.mark.parametrize(
     ("busy", "request_for", "other"), [(0, embed, rank), (1, rank, embed)], ids=["embed", "rerank"]
 )
 async def test_rerank_requests_have_a_limit_of_their_own(busy, request_for, other):
     """With one place each, a second request of the same type is refused, and one of the other type is answered."""
-    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
-    models = [spec(("dense",)), CROSS_ENCODER]
-    async with serving(*backends, models=models, max_concurrent_requests=1, max_concurrent_reranks=1) as engine:
+    async with serving_both(max_concurrent_reranks=1) as (engine, backends):
         close_gate(backends[busy])
         first = asyncio.create_task(engine.answer(request_for("a"), Caller()))
         await entered(backends[busy])
@@ -264,7 +272,7 @@ async def test_rerank_requests_have_a_limit_of_their_own(busy, request_for, othe
         await engine.answer(request_for("b"), Caller())
 
 
-async def refuses(engine: Engine, operation: Operation) -> bool:
+async def is_full_for(engine: Engine, operation: Operation) -> bool:
     try:
         await engine.check_busy(operation, Caller())
     except Overloaded:
@@ -275,28 +283,24 @@ async def refuses(engine: Engine, operation: Operation) -> bool:
 async def test_a_full_server_refuses_by_the_operation_of_a_request():
     """Before its body is read, as `answer` would, and counted as there."""
     events = Recorder()
-    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
-    limits = {"max_concurrent_requests": 1, "max_concurrent_reranks": 1}
-    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], observer=events, **limits) as engine:
-        assert not await refuses(engine, "embed")
+    async with serving_both(max_concurrent_reranks=1, observer=events) as (engine, backends):
+        assert not await is_full_for(engine, "embed")
         close_gate(backends[0])
         first = asyncio.create_task(engine.answer(embed("a"), Caller()))
         await entered(backends[0])
-        assert await refuses(engine, "embed")
-        assert not await refuses(engine, "rerank")
+        assert await is_full_for(engine, "embed")
+        assert not await is_full_for(engine, "rerank")
         assert events.requests == [("", "embed", "Overloaded", 0, 0)]
-        assert await refuses(engine, "documents")
+        assert await is_full_for(engine, "documents")
         assert events.requests[1:] == [("", "documents", "Overloaded", 0, 0)]
         backends[0].gate.set()
         await first
-        assert not await refuses(engine, "embed")
+        assert not await is_full_for(engine, "embed")
 
 
 async def test_a_multi_request_takes_a_place_of_each_type():
     """Its embeddings and its reranks count; the places are free again afterwards."""
-    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
-    models = [spec(("dense",)), CROSS_ENCODER]
-    async with serving(*backends, models=models, max_concurrent_requests=1, max_concurrent_reranks=1) as engine:
+    async with serving_both(max_concurrent_reranks=1) as (engine, backends):
         close_gate(backends[0])
         both = asyncio.create_task(engine.answer(MultiRequest(requests=[embed("a"), rank("p")]), Caller()))
         await entered(backends[0])
@@ -312,9 +316,7 @@ async def test_a_multi_request_takes_a_place_of_each_type():
 
 async def test_a_multi_request_takes_its_places_in_one_order():
     """It holds no place for reranks while it waits for the other one, so that two never wait for each other."""
-    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
-    limits = {"max_concurrent_requests": 1, "max_concurrent_reranks": 1, "queue_timeout_s": 5.0}
-    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], **limits) as engine:
+    async with serving_both(max_concurrent_reranks=1, queue_timeout_s=5.0) as (engine, backends):
         close_gate(backends[0])
         first = asyncio.create_task(engine.answer(embed("a"), Caller()))
         await entered(backends[0])
@@ -329,8 +331,7 @@ async def test_a_multi_request_takes_its_places_in_one_order():
 
 async def test_without_their_own_limit_rerank_requests_share_that_of_all():
     """The default."""
-    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
-    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], max_concurrent_requests=1) as engine:
+    async with serving_both() as (engine, backends):
         close_gate(backends[0])
         first = asyncio.create_task(engine.answer(embed("a"), Caller()))
         await entered(backends[0])
@@ -505,9 +506,8 @@ async def test_a_request_that_waits_too_long_for_a_place_is_refused() -> None:
     """After queue_timeout_s, which is also the time to retry, and with an error of its own class."""
     admission = Admission(2, queue_timeout_s=0.01, max_running_requests=1)
     await admission.enter()
-    with pytest.raises(QueueTimedOut) as late:
+    with refuses(QueueTimedOut, limit=0.01, retry_after_s=1.0):
         await admission.enter()
-    assert (late.value.limit, late.value.retry_after_s) == (0.01, 1.0)
 
 
 async def test_requests_that_need_no_place_any_more_are_not_counted() -> None:

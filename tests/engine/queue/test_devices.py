@@ -335,8 +335,8 @@ async def test_every_device_is_tested_before_the_model_is_ready(fail: Callable[[
     """A device that fails, or answers a text differently, fails the load."""
     good, bad = FakeBackend(), FakeBackend(fail=fail)
     if fail is None:
-        bad._answers = lambda batch, poison: {  # type: ignore[method-assign]
-            output: rows[:, ::-1].copy() for output, rows in good._answers(batch, poison).items()
+        bad.answers = lambda batch, poison: {  # type: ignore[method-assign]
+            output: rows[:, ::-1].copy() for output, rows in good.answers(batch, poison).items()
         }
     engine = Engine([source([good, bad], "m", model=spec(("dense",)))], EngineConfig())
     await engine.start()

@@ -92,32 +92,27 @@ async def test_a_running_text_of_another_runner_is_not_shared():
     assert new.texts_run() == ["ab"]
 
 
-@pytest.mark.parametrize(
-    ("configured", "largest", "most"), [(None, None, 12), (5, None, 5), (None, 3, 3), (5, 3, 3), (2, 3, 2)]
-)
-async def test_a_batch_respects_the_operators_and_the_devices_limit(configured, largest, most):
-    """A device that returns a whole vocabulary per text has memory for few texts."""
-    backend = FakeBackend(max_batch_texts=largest)
-    async with running(backend, max_batch_texts=configured) as runner:
+BATCHES = {
+    "no limit": (DENSE_MODEL, {}, {}, 12),
+    "the operator's": (DENSE_MODEL, {}, {"max_batch_texts": 5}, 5),
+    "the device's": (DENSE_MODEL, {"max_batch_texts": 3}, {}, 3),
+    "both, the device's is lower": (DENSE_MODEL, {"max_batch_texts": 3}, {"max_batch_texts": 5}, 3),
+    "both, the operator's is lower": (DENSE_MODEL, {"max_batch_texts": 3}, {"max_batch_texts": 2}, 2),
+    "a quick batch": (DENSE_MODEL, {"quick_tokens": 100}, {"max_batch_texts": 2}, 2),
+    "pairs of a language model": (JUDGE, {}, {"qwen_rerank_batch_size": 2}, 2),
+    "pairs of a cross-encoder": (CROSS_ENCODER, {}, {"qwen_rerank_batch_size": 2}, 12),
+    "pairs of any reranker": (CROSS_ENCODER, {}, {"max_reranking_batch_size": 3}, 3),
+}
+
+
+@pytest.mark.parametrize(("model", "device", "settings", "most"), BATCHES.values(), ids=BATCHES)
+async def test_a_batch_respects_the_operators_and_the_devices_limit(model, device, settings, most):
+    """A device that returns a whole vocabulary per text has memory for few texts. Pairs of every reranker have a limit,
+    MAX_RERANKING_BATCH_SIZE, and those of language models another: Smart Embedder's QWEN_RERANK_BATCH_SIZE."""
+    backend = backend_for(model, **device)
+    async with running(backend, model=model, **settings) as runner:
         await run(runner, *[text("x" * n) for n in range(1, 13)])
     assert max(len(sizes(batch)) for batch in backend.batches) == most
-
-
-@pytest.mark.parametrize(("model", "most"), [(JUDGE, 2), (CROSS_ENCODER, 12)], ids=["language model", "cross-encoder"])
-async def test_pairs_of_a_language_model_have_a_limit(model, most):
-    """Smart Embedder's QWEN_RERANK_BATCH_SIZE: other rerankers do not have it."""
-    backend = backend_for(model)
-    async with running(backend, model=model, qwen_rerank_batch_size=2) as runner:
-        await run(runner, *[text("x" * n) for n in range(1, 13)])
-    assert max(len(sizes(batch)) for batch in backend.batches) == most
-
-
-async def test_pairs_of_every_reranker_have_the_operators_limit():
-    """MAX_RERANKING_BATCH_SIZE."""
-    backend = backend_for(CROSS_ENCODER)
-    async with running(backend, model=CROSS_ENCODER, max_reranking_batch_size=3) as runner:
-        await run(runner, *[text("x" * n) for n in range(1, 13)])
-    assert max(len(sizes(batch)) for batch in backend.batches) == 3
 
 
 @pytest.mark.parametrize(("joins", "batches"), [("always", 1), ("never", 2)])
@@ -256,14 +251,6 @@ async def test_a_callers_thread_and_the_queue_never_share_a_stream():
         assert runner.close(10)
         assert backend.closed
         assert runner.run_alone(lone, runner.kinds) is None
-
-
-async def test_a_quick_batch_respects_the_operators_limit():
-    """Of texts in a batch."""
-    backend = FakeBackend(quick_tokens=100)
-    async with running(backend, max_batch_texts=2) as runner:
-        await run(runner, *[text("x" * n) for n in range(1, 6)])
-    assert max(len(sizes(batch)) for batch in backend.batches) == 2
 
 
 async def test_a_text_that_fails_in_a_quick_batch_fails_alone():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.clock import Clock
 from tests.keys import entry, keys_file
 from tests.server.admission.checks import check, check_admin
 from tests.server.asgi import call
@@ -168,19 +169,6 @@ def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
 # --- a change -------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """A manual clock."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def passes(self) -> None:
-        self.now_s += keys.CHECK_INTERVAL_S
-
-
 def opens(known: Keys, key: str) -> bool:
     try:
         check(known, {"x-api-key": key})
@@ -195,7 +183,7 @@ def test_a_change_takes_effect_within_a_second(path: Path) -> None:
     known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a"), entry("b")), clock))
     assert [opens(known, key) for key in "abc"] == [True, True, False]
     keys_file(path.parent, entry("b"), entry("c"))
-    clock.passes()
+    clock.now_s += keys.CHECK_INTERVAL_S
     assert [opens(known, key) for key in "abc"] == [False, True, True]
 
 
@@ -207,12 +195,12 @@ def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, capl
     keys_file(path.parent, {"not TOML": "[[", "empty": " ", "open to others": entry("b")}[change])
     path.chmod(0o666 if change == "open to others" else 0o600)
     for _ in range(3):
-        clock.passes()
+        clock.now_s += keys.CHECK_INTERVAL_S
         assert [opens(known, key) for key in "ab"] == [True, False]
     (record,) = caplog.records
     assert (record.levelno, "stay in force" in record.getMessage()) == (logging.ERROR, True)
     keys_file(path.parent, entry("b"))
-    clock.passes()
+    clock.now_s += keys.CHECK_INTERVAL_S
     assert [opens(known, key) for key in "ab"] == [False, True]
 
 
@@ -221,11 +209,11 @@ def test_a_deleted_file_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture
     clock = Clock()
     known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a")), clock))
     path.unlink()
-    clock.passes()
+    clock.now_s += keys.CHECK_INTERVAL_S
     assert not opens(known, "a")
     assert ["deleted" in record.getMessage() for record in caplog.records] == [True]
     keys_file(path.parent, entry("a"))
-    clock.passes()
+    clock.now_s += keys.CHECK_INTERVAL_S
     assert opens(known, "a")
 
 
@@ -244,7 +232,7 @@ def test_the_admin_right_follows_the_file(path: Path) -> None:
     known = Keys({}, None, KeysFile(keys_file(path.parent, entry("a", admin="true")), clock))
     assert check_admin(known, {"x-api-key": "a"}) is not None
     keys_file(path.parent, entry("a"))
-    clock.passes()
+    clock.now_s += keys.CHECK_INTERVAL_S
     with pytest.raises(NoSuchRoute):
         check_admin(known, {"x-api-key": "a"})
 

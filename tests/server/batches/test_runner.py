@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.keys import entry, keys_file
+from tests.refusals import refuses
 from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
@@ -372,9 +373,8 @@ async def test_files_and_batches_of_one_second_keep_their_order(tmp_path, monkey
 async def test_a_page_after_an_unknown_item_is_refused(tmp_path, request_of):
     """It may have been deleted since the last page: a client that pages would begin again, without end."""
     async with running(tmp_path, FakeEngine()) as runner:
-        with pytest.raises(InvalidField) as refused:
+        with refuses(InvalidField, field="after"):
             await runner.answer(request_of(after="file-1"), ANYONE)
-    assert refused.value.field == "after"
 
 
 async def test_other_folders_are_left_alone(tmp_path):

@@ -88,13 +88,19 @@ async def test_a_response_reports_its_cost_twice():
 
 
 async def test_the_engine_receives_the_caller():
-    """Address, lane and request id."""
+    """Its address, and what the metadata say, which correspond to HTTP's headers."""
     engine = FakeEngine()
+    metadata = (
+        ("x-vectord-lane", "bulk"),
+        ("x-request-id", "mine"),
+        ("x-vectord-expect-fingerprint", "0123abcd"),
+        ("trace-bin", b"\xff"),
+    )
     async with live(engine) as running:
-        metadata = (("x-vectord-lane", "bulk"), ("x-request-id", "mine"))
         await running.call(EMBED, pb.EmbedRequest(inputs="abc"), metadata=metadata)
     (caller,) = engine.callers
     assert (caller.client, caller.lane, caller.request_id) == ("127.0.0.1", "bulk", "mine")
+    assert (caller.expect_fingerprint, caller.operator) == ("0123abcd", True)
 
 
 async def test_an_unknown_method_is_unimplemented():

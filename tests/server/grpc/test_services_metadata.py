@@ -9,7 +9,6 @@ from vectord import errors
 from vectord.errors import InvalidField, Overloaded, Unavailable
 from vectord.products.common.errors import row_of
 from vectord.products.tei.errors import ERRORS
-from vectord.schema import Caller
 from vectord.server.admission.gate import caller_of
 from vectord.server.grpc.services import CODES, address_of, headers_of, trailers_of
 
@@ -27,19 +26,6 @@ from vectord.server.grpc.services import CODES, address_of, headers_of, trailers
 def test_a_client_is_its_address(peer, client):
     """As for HTTP, without the port."""
     assert address_of(peer) == client
-
-
-def test_metadata_correspond_to_http_headers():
-    """Lane, vector space and request id."""
-    metadata = [
-        ("x-vectord-lane", "bulk"),
-        ("x-request-id", "mine"),
-        ("x-vectord-expect-fingerprint", "0123abcd"),
-        ("trace-bin", b"\xff"),
-    ]
-    assert caller_of(headers_of(metadata), "unix:") == Caller(
-        client="unix:", lane="bulk", request_id="mine", expect_fingerprint="0123abcd", operator=False
-    )
 
 
 @pytest.mark.parametrize("header", ["x-vectord-lane", "x-vectord-expect-fingerprint"])

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import trustme
 from tests.server.fakes import FakeEngine
-from tests.server.live import Client, ask, connected, get, live, post, until
+from tests.server.live import Client, connected, live, post, until
 
 from vectord.config import ServerConfig
 from vectord.server.http import port
@@ -141,13 +141,14 @@ async def test_a_silent_tls_handshake_takes_a_place_and_ends(monkeypatch: pytest
         await until(lambda: running.server.limits.n_open == 0)
 
 
-async def test_a_lack_of_descriptors_is_counted_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lack_of_descriptors_ends(opened: list[str]) -> None:
     """Accepting continues after a pause."""
-    async with live() as running:
-        exhausted = ExhaustedListener(running.server._listener)
-        running.server._listener = exhausted  # type: ignore[assignment]
-        assert (await ask(running, get("/health/live"))).status == 200
-        assert exhausted.failures == 0
+    one, exhausted = any_port(), ExhaustedListener(bind("127.0.0.1", 0))
+    one.open(cast(socket.socket, exhausted))
+    with socket.create_connection(exhausted.getsockname()):
+        await until(lambda: len(opened) == 1)
+    assert exhausted.failures == 0
+    await one.close(0)
 
 
 class ExhaustedListener:

@@ -24,15 +24,6 @@ from vectord.server.pipeline import Reload, Shutdown
 HELLO = {"input": "hello"}
 
 
-def test_a_port_in_use_is_a_one_line_error() -> None:
-    """With the port, the option and the remedy."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"Port {port} on 127.0.0.1 is in use.*--port") as caught:
-            bind("127.0.0.1", port)
-    assert "\n" not in caught.value.message
-
-
 @pytest.mark.parametrize("host", ["192.0.2.1", "a" * 300, "x\x00y", ""])
 def test_an_invalid_host_is_a_one_line_error(host: str) -> None:
     """Addresses of other machines, and invalid names."""

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.asgi import call
-from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import ask, connected, get, live, post
-
-from vectord.config import ServerConfig
-from vectord.server.http.app import create_app
 
 OFFER = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
 LIVE = b"GET /health/live HTTP/1.1\r\n"
@@ -104,12 +99,3 @@ async def test_an_offered_upgrade_with_connection_close_is_answered(offer: bytes
                 client.send(request)
                 assert (await client.reply()).status == 200
                 assert await client.closed()
-
-
-async def test_other_asgi_servers_close_after_an_offered_upgrade() -> None:
-    """uvicorn's httptools reads the body of such a request as the next one, so no next one may come. HTTP/2 has no
-    such header."""
-    app = create_app(FakeEngine(), [EMBED], ServerConfig())
-    sent = {"host": "localhost", "upgrade": "h2c", "connection": "upgrade"}
-    reply = await call(app, "POST", "/v1/embed", BODY, headers=sent, http_version="1.1")
-    assert (reply.status, reply.headers["connection"]) == (200, "close")
