@@ -69,6 +69,7 @@ BODIES: dict[str, tuple[bytes, int, int]] = {
         422,
     ),
 }
+PATHS = ("/v1/embeddings", "/embed", "/vectord/embed")
 BOMB_BYTES = 2**26
 CHUNKS = 50_000  # of a body; a segment of 256 kB has 43,000
 DOCUMENT_CHARACTERS = 2_000_000  # the server's limit
@@ -89,7 +90,7 @@ DOCUMENTS = {
 
 async def hostile_bodies(target: Target, attempt: Attempt) -> None:
     """JSON that is cut off, deep or wrong; inputs of any type, number and size; token ids out of range."""
-    requests = list(_hostile_requests())
+    requests = [(name, *request) for name in (*INPUTS, *BODIES) for request in requests_of(name)]
 
     async def one(number: int) -> None:
         name, path, body, expected = requests[attempt.tried % len(requests)]
@@ -102,15 +103,15 @@ async def hostile_bodies(target: Target, attempt: Attempt) -> None:
     await attempt.crowd(one, min(attempt.connections, 8))
 
 
-def _hostile_requests() -> Iterator[tuple[str, str, bytes, int]]:
-    for name, (value, openai_status, tei_status) in INPUTS.items():
-        yield name, "/v1/embeddings", openai_body(value), openai_status
-        yield name, "/embed", tei_body(value), tei_status
-        yield name, "/vectord/embed", vectord_body(value), openai_status
-    for name, (body, openai_status, tei_status) in BODIES.items():
-        yield name, "/v1/embeddings", body, openai_status
-        yield name, "/embed", body, tei_status
-        yield name, "/vectord/embed", body, openai_status
+def requests_of(name: str) -> Iterator[tuple[str, bytes, int]]:
+    """The path, body and expected status of the input or body of this name in each API."""
+    if name in INPUTS:
+        value, openai_status, tei_status = INPUTS[name]
+        bodies = openai_body(value), tei_body(value), vectord_body(value)
+    else:
+        body, openai_status, tei_status = BODIES[name]
+        bodies = body, body, body
+    yield from zip(PATHS, bodies, (openai_status, tei_status, openai_status), strict=True)
 
 
 async def hostile_documents(target: Target, attempt: Attempt) -> None:

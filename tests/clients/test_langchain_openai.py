@@ -29,18 +29,11 @@ def aliased_server(serve) -> str:
 
 
 @pytest.mark.parametrize("options", [{}, {"model": MODEL}], ids=["LangChain's own model", "ours"])
-def test_token_ids_are_read_as_their_texts(connect, aliased_server, options):
-    """With the extra vectord[cl100k] on the server, and without any setting."""
-    embeddings = connect(aliased_server, **options)
-    own = OwnApi(aliased_server)
-    assert_same_vectors(embeddings.embed_documents(["", *TEXTS]), own.embed(["", *TEXTS]))
-    assert_same_vectors([embeddings.embed_query(TEXTS[4])], own.embed(TEXTS[4:5]))
-
-
-@pytest.mark.parametrize("options", [{}, {"model": MODEL}], ids=["LangChain's own model", "ours"])
-def test_texts_are_embedded(connect, aliased_server, options):
-    """With this setting LangChain sends texts, of any script, and the empty one."""
-    embeddings = connect(aliased_server, check_embedding_ctx_length=False, **options)
+@pytest.mark.parametrize("sends", [{}, {"check_embedding_ctx_length": False}], ids=["token ids", "texts"])
+def test_token_ids_and_texts_are_embedded(connect, aliased_server, sends, options):
+    """Of any script, and the empty one. Ids, which LangChain sends without a setting, are read as their texts, with
+    the extra vectord[cl100k] on the server."""
+    embeddings = connect(aliased_server, **sends, **options)
     own = OwnApi(aliased_server)
     assert_same_vectors(embeddings.embed_documents(["", *TEXTS]), own.embed(["", *TEXTS]))
     assert_same_vectors([embeddings.embed_query(TEXTS[4])], own.embed(TEXTS[4:5]))

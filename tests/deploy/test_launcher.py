@@ -166,35 +166,31 @@ def test_an_invalid_answer_is_rejected(launcher: Launcher) -> None:
     assert not launcher.calls.exists()
 
 
-@pytest.mark.parametrize(
-    ("memory_mib", "want"),
-    [(4096, ("4", "4096")), (6144, ("4", "4096")), (8188, ("8", "8192")), (8193, ("16", "8192"))],
-)
-def test_memory_of_the_gpu_limits_qwens_reranker(launcher: Launcher, memory_mib: int, want: tuple[str, str]) -> None:
-    """Smart Embedder's table: up to 6 GB, up to 8 GB, above."""
-    launcher.gpu(memory_mib)
-    launcher.start("docker", "gpu", answers="BGE\nQWEN\n")
+QWEN = "BGE\nQWEN\n"
+KEPT = {"answers": QWEN, "QWEN_RERANK_BATCH_SIZE": "7"}  # next to the other limit in .env
+LIMITS: dict[str, tuple[int, str, dict[str, str], tuple[str, str]]] = {  # memory, device, options and .env: limits
+    "4 GB": (4096, "gpu", {"answers": QWEN}, ("4", "4096")),
+    "6 GB": (6144, "gpu", {"answers": QWEN}, ("4", "4096")),
+    "8 GB": (8188, "gpu", {"answers": QWEN}, ("8", "8192")),
+    "above 8 GB": (8193, "gpu", {"answers": QWEN}, ("16", "8192")),
+    "a processor next to a GPU": (24_576, "cpu", {"answers": QWEN}, ("1", "2048")),
+    "configured": (0, "cpu", KEPT, ("7", "")),
+    "BGE": (0, "cpu", {"answers": "QWEN\nBGE\n"}, ("", "")),
+}
+
+
+@pytest.mark.parametrize(("memory_mib", "device", "options", "want"), LIMITS.values(), ids=LIMITS)
+def test_qwens_reranker_has_limits(
+    launcher: Launcher, memory_mib: int, device: str, options: dict[str, str], want: tuple[str, str]
+) -> None:
+    """Smart Embedder's table of a GPU's memory; one pair of 2,048 tokens on a processor. Limits in the environment or
+    in .env, which Compose and the server read, are unchanged, and BGE's reranker has none."""
+    if memory_mib:
+        launcher.gpu(memory_mib)
+    if options is KEPT:
+        (launcher.folder / ".env").write_text("export QWEN_RERANK_MAX_LENGTH=32768\n")
+    launcher.start("docker", device, **options)
     assert (launcher.told()["QWEN_RERANK_BATCH_SIZE"], launcher.told()["QWEN_RERANK_MAX_LENGTH"]) == want
-
-
-def test_on_a_processor_the_limits_are_low(launcher: Launcher) -> None:
-    """One pair of 2,048 tokens, also if an unused GPU is present."""
-    launcher.gpu(24_576)
-    launcher.start("docker", "cpu", answers="BGE\nQWEN\n")
-    assert (launcher.told()["QWEN_RERANK_BATCH_SIZE"], launcher.told()["QWEN_RERANK_MAX_LENGTH"]) == ("1", "2048")
-
-
-def test_configured_limits_are_kept(launcher: Launcher) -> None:
-    """Limits in the environment or in .env, which Compose and the server read, are unchanged."""
-    (launcher.folder / ".env").write_text("export QWEN_RERANK_MAX_LENGTH=32768\n")
-    launcher.start("docker", "cpu", answers="BGE\nQWEN\n", QWEN_RERANK_BATCH_SIZE="7")
-    assert (launcher.told()["QWEN_RERANK_BATCH_SIZE"], launcher.told()["QWEN_RERANK_MAX_LENGTH"]) == ("7", "")
-
-
-def test_bge_has_no_such_limits(launcher: Launcher) -> None:
-    """The limits apply to the Qwen reranker only."""
-    launcher.start("docker", "cpu", answers="QWEN\nBGE\n")
-    assert launcher.told()["QWEN_RERANK_BATCH_SIZE"] == ""
 
 
 def test_nothing_in_dot_env_is_executed(launcher: Launcher) -> None:

@@ -16,6 +16,7 @@ from msgspec import inspect
 from tests.dialects import all_dialects
 from tests.products.results import incoming, model_info, rerank_result, route_of
 from tests.products.test_shared_paths import table_of
+from tests.refusals import refuses
 
 from vectord.errors import InvalidField, VectordError
 from vectord.products import ORDER
@@ -209,9 +210,8 @@ def test_a_field_that_contradicts_another_one_is_refused(
     """It would otherwise be ignored."""
     (dialect,) = load_dialects([product])
     route = route_of(dialect, path)
-    with pytest.raises(InvalidField) as refused:
+    with refuses(InvalidField, field_name=field):
         route.parse(incoming({**route.example, **fields}))
-    assert refused.value.field_name == field
 
 
 @pytest.mark.parametrize(
@@ -238,21 +238,15 @@ USES = [
     for route in {route.parse: route for route in dialect.routes}.values()
     if route.body is not None and "input_type" in fields_of(route.body)
 ]
+WEAVIATES = route_of(*load_dialects(["weaviate"]), "/vectors", "text")
 
 
-@pytest.mark.parametrize("route", USES)
+@pytest.mark.parametrize("route", [*USES, WEAVIATES])
 def test_an_unknown_use_of_the_texts_is_refused(route: Route) -> None:
     """A misspelt one would be embedded without its prompt."""
-    with pytest.raises(InvalidField) as refused:
-        route.parse(incoming({**route.example, "task": None, "input_type": "qeury"}))
-    assert refused.value.field_name == "input_type"
-
-
-def test_an_unknown_use_of_weaviates_texts_is_refused() -> None:
-    (dialect,) = load_dialects(["weaviate"])
-    with pytest.raises(InvalidField) as refused:
-        route_of(dialect, "/vectors", "text").parse(incoming({"text": "a", "config": {"task_type": "qeury"}}))
-    assert refused.value.field_name == "config.task_type"
+    word = {"config": {"task_type": "qeury"}} if route is WEAVIATES else {"task": None, "input_type": "qeury"}
+    with refuses(InvalidField, field_name="config.task_type" if route is WEAVIATES else "input_type"):
+        route.parse(incoming({**route.example, **word}))
 
 
 def test_a_task_is_known_or_the_models() -> None:
@@ -263,9 +257,8 @@ def test_a_task_is_known_or_the_models() -> None:
     for model, task in (("plain", "text-matching"), ("tuned", "legal"), ("tuned", "medical"), ("plain", "qa.query")):
         assert route.parse(incoming({"input": "a", "model": model, "task": task}, models=models)).request
     for body in ({"model": "plain", "task": "legal"}, {"task": "retrieval.qeury"}):
-        with pytest.raises(InvalidField) as refused:
+        with refuses(InvalidField, field_name="task"):
             route.parse(incoming({"input": "a", **body}, models=models))
-        assert refused.value.field_name == "task"
 
 
 SIDES = {"truncation_direction", "parameters.truncation_direction", "truncation_side", "truncate_side", "truncate"}
@@ -372,29 +365,25 @@ def test_parts_are_refused_where_they_have_two_meanings(path: str) -> None:
 
 
 # test_images.py has those that may be images. Jina's API reads PDFs.
-MEDIA = [(product, medium) for product in ("openai", "jina") for medium in ("audio", "video", "pdf")]
+MEDIA = [("openai", "audio"), ("openai", "video"), ("openai", "pdf"), ("jina", "audio"), ("jina", "video")]
+FILE = "data:image/png;base64,aGk="
+CAPTION = {"type": "input_audio", "text": "a dog", "image_base64": FILE}
+INPUTS_WITH_MEDIA = [
+    *((product, EMBEDDINGS, ["a cat", {medium: FILE}]) for product, medium in MEDIA),
+    *((product, EMBEDDINGS, ["a cat", {"text": "a dog", medium: FILE}]) for product, medium in MEDIA),
+    ("openai", EMBEDDINGS, [CAPTION]),
+    ("jina", RERANK, [CAPTION]),
+]
 
 
-@pytest.mark.parametrize("text", [{}, {"text": "a dog"}], ids=["alone", "with a text"])
-@pytest.mark.parametrize(("product", "medium"), [one for one in MEDIA if one != ("jina", "pdf")])
-def test_another_medium_than_text_is_refused(product: str, text: Mapping[str, str], medium: str) -> None:
+@pytest.mark.parametrize(("product", "path", "inputs"), INPUTS_WITH_MEDIA, ids=str)
+def test_another_medium_than_text_is_refused(product: str, path: str, inputs: list[Any]) -> None:
+    """Also with a text, which may be its caption."""
     (dialect,) = load_dialects([product])
+    field = "input" if path == EMBEDDINGS else "documents"
     with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
-        route_of(dialect, "/v1/embeddings").parse(
-            incoming({"input": ["a cat", {**text, medium: "data:image/png;base64,aGk="}]})
-        )
-    assert (refused.value.field_name, refused.value.index) == ("input", 1)
-
-
-@pytest.mark.parametrize(("product", "path"), [("openai", "/v1/embeddings"), ("jina", "/v1/rerank")])
-def test_a_part_of_another_type_is_no_text(product: str, path: str) -> None:
-    """Its `text` may be the caption of an image."""
-    (dialect,) = load_dialects([product])
-    field = "input" if "embed" in path else "documents"
-    part = {"type": "input_audio", "text": "a dog", "image_base64": "data:image/png;base64,aGk="}
-    with pytest.raises(InvalidField, match="this model embeds texts only") as refused:
-        route_of(dialect, path).parse(incoming({"query": "q", field: [part]}))
-    assert (refused.value.field_name, refused.value.index) == (field, 0)
+        route_of(dialect, path).parse(incoming({"query": "q", field: inputs}))
+    assert (refused.value.field_name, refused.value.index) == (field, len(inputs) - 1)
 
 
 @pytest.mark.parametrize("name", ["top_k", "top_n"])

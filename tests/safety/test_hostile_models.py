@@ -148,8 +148,10 @@ def test_a_hostile_folder_stops_the_start_with_one_line(name: str, tmp_path: Pat
     assert re.search(says, log), log
 
 
-def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
-    """auto_map in every possible file names a module that would leave a trace; the model is served without it."""
+@pytest.mark.parametrize("options", [[], ["--profile", "vllm", "--trust-remote-code"]], ids=["plain", "vLLM's option"])
+def test_code_in_a_model_folder_is_never_run(options: list[str], tmp_path: Path) -> None:
+    """auto_map in every possible file names a module that would leave a trace; the model is served without it. vLLM's
+    option has no effect."""
     folder = minilm_folder(tmp_path / "model")
     code = (
         f"from pathlib import Path\nPath({str(tmp_path / MARK)!r}).touch()\nclass Model: pass\nclass Tokenizer: pass\n"
@@ -158,16 +160,6 @@ def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
         (folder / module).write_text(code)
     change(folder, "config.json", auto_map={"AutoModel": "modeling_own.Model", "AutoConfig": "modeling_own.Model"})
     change(folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["tokenization_own.Tokenizer", None]})
-    with running(tmp_path / "log", str(folder), "--offline"):
-        pass
-    assert not (tmp_path / MARK).exists()
-
-
-def test_a_setting_that_would_run_code_has_no_effect(tmp_path: Path) -> None:
-    """--trust-remote-code, an option of vLLM, is logged under its profile and has no effect."""
-    folder = minilm_folder(tmp_path / "model")
-    (folder / "modeling_own.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / MARK)!r}).touch()\n")
-    change(folder, "config.json", auto_map={"AutoModel": "modeling_own.Model"})
-    with running(tmp_path / "log", str(folder), "--offline", "--profile", "vllm", "--trust-remote-code"):
+    with running(tmp_path / "log", str(folder), "--offline", *options):
         pass
     assert not (tmp_path / MARK).exists()

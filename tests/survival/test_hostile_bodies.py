@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from tests.attack.bodies import BODIES, HUNDRED_THOUSAND, INPUTS, openai_body, tei_body, vectord_body
+from tests.attack.bodies import BODIES, HUNDRED_THOUSAND, INPUTS, requests_of
 from tests.real_server import running
 
 
@@ -48,45 +48,25 @@ async def post(url: str, path: str, body: bytes) -> httpx.Response:
         return await client.post(path, content=body)
 
 
-def check_openai(answer: httpx.Response, status: int) -> None:
-    assert answer.status_code == status, answer.text[:300]
-    if status != 200:
-        error = answer.json()["error"]
-        assert error["message"] and error["type"] and set(error) == {"message", "type", "param", "code"}
-    assert answer.headers["x-request-id"]
+def check_error(path: str, answer: httpx.Response) -> None:
+    """In the form of the API."""
+    if path == "/embed":
+        assert answer.text
+        if answer.headers["content-type"].startswith("application/json"):
+            assert set(answer.json()) >= {"error", "error_type"}  # and the keys of other formats, if no key is TEI's
+        return
+    error, of_openai = answer.json()["error"], {"message", "type", "param", "code"}
+    keys = of_openai if path == "/v1/embeddings" else {"type", "message", "field", "index", "limit", "given"}
+    assert error["message"] and error["type"] and set(error) == keys
 
 
-def check_vectord(answer: httpx.Response, status: int) -> None:
-    assert answer.status_code == status, answer.text[:300]
-    if status != 200:
-        error = answer.json()["error"]
-        assert error["message"] and set(error) == {"type", "message", "field", "index", "limit", "given"}
-    assert answer.headers["x-request-id"]
-
-
-def check_tei(answer: httpx.Response, status: int) -> None:
-    assert answer.status_code == status, answer.text[:300]
-    if status != 200 and answer.headers["content-type"].startswith("application/json"):
-        assert set(answer.json()) >= {"error", "error_type"}  # and the keys of other formats, if no key is TEI's
-    assert status == 200 or answer.text
-    assert answer.headers["x-request-id"]
-
-
-@pytest.mark.parametrize("name", INPUTS)
-async def test_hostile_inputs_affect_no_other_client(server, name):
-    """The response is an error in the API's format, and no other request is affected."""
-    value, openai_status, tei_status = INPUTS[name]
-    async with polite_client(server):
-        check_openai(await post(server, "/v1/embeddings", openai_body(value)), openai_status)
-        check_tei(await post(server, "/embed", tei_body(value)), tei_status)
-        check_vectord(await post(server, "/vectord/embed", vectord_body(value)), openai_status)
-
-
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", [*INPUTS, *BODIES])
 async def test_hostile_bodies_affect_no_other_client(server, name):
-    """The same holds for bodies that are not requests."""
-    body, openai_status, tei_status = BODIES[name]
+    """Also those whose inputs are hostile. The response is an error in the API's format."""
     async with polite_client(server):
-        check_openai(await post(server, "/v1/embeddings", body), openai_status)
-        check_tei(await post(server, "/embed", body), tei_status)
-        check_vectord(await post(server, "/vectord/embed", body), openai_status)
+        for path, body, status in requests_of(name):
+            answer = await post(server, path, body)
+            assert answer.status_code == status, answer.text[:300]
+            assert answer.headers["x-request-id"]
+            if status != 200:
+                check_error(path, answer)

@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -51,46 +52,40 @@ def cannot() -> str | None:
     )
 
 
-def test_it_serves_without_root_home_or_writable_folders(tmp_path: Path) -> None:
-    """It serves vectors and writes only to its output."""
+@contextmanager
+def serving(log: Path, command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Response]]:
+    """The process of a server that is ready, and its answer with a vector. Skips where the machine cannot run it."""
     if (reason := cannot()) is not None:
         pytest.skip(reason)
-    log = tmp_path / "log"
-    command = alone(sys.executable, "-B", "-m", "vectord", "serve", "--port", "0")
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=BARE) as process:
         try:
             url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
             wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
-            files = []
-            for link in Path(f"/proc/{process.pid}/fd").iterdir():
-                with suppress(FileNotFoundError):  # closed since it was listed
-                    files.append(str(link.readlink()))
+            yield process, httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
         finally:
             process.terminate()
         assert process.wait(timeout=30) == 0, log.read_text()
+    assert "Read-only" not in log.read_text()
+
+
+def test_it_serves_without_root_home_or_writable_folders(tmp_path: Path) -> None:
+    """It serves vectors and writes only to its output."""
+    command = alone(sys.executable, "-B", "-m", "vectord", "serve", "--port", "0")
+    with serving(tmp_path / "log", command) as (process, answer):
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        files = []
+        for link in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed since it was listed
+                files.append(str(link.readlink()))
     assert re.search(rf"Uid:\s+{NOBODY}\s+{NOBODY}\s+{NOBODY}", status)
     assert len(answer.json()["data"][0]["embedding"]) == 384
     assert not [path for path in files if "(deleted)" in path and "memfd" not in path], "a file that was written"
-    assert "Read-only" not in log.read_text()
 
 
 def test_front_ends_serve_on_a_read_only_file_system(tmp_path: Path) -> None:
     """The socket of their engine lies in shared memory, and is removed at the end."""
-    if (reason := cannot()) is not None:
-        pytest.skip(reason)
     before = set(Path(SHARED_MEMORY).glob("vectord-*"))
-    log = tmp_path / "log"
     command = read_only(sys.executable, "-B", "-m", "vectord", "serve", "--port", "0", "--front-ends", "2")
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=BARE) as process:
-        try:
-            url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
-            wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
-            answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
-        finally:
-            process.terminate()
-        assert process.wait(timeout=30) == 0, log.read_text()
-    assert len(answer.json()["data"][0]["embedding"]) == 384
+    with serving(tmp_path / "log", command) as (_, answer):
+        assert len(answer.json()["data"][0]["embedding"]) == 384
     assert set(Path(SHARED_MEMORY).glob("vectord-*")) <= before
-    assert "Read-only" not in log.read_text()
