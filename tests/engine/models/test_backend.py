@@ -102,6 +102,15 @@ def test_a_dtype_is_refused_by_backends_without_it(dtype: str, names: str) -> No
         open_models(Config(device=dataclasses.replace(FAKE, dtype=dtype)))
 
 
+@pytest.mark.parametrize("name", ["handler", "static"])
+def test_a_backend_of_one_number_format_logs_another(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The setting is also for other models; nothing else would tell that it does not apply."""
+    for dtype in ("auto", "float32", "bfloat16", "float16"):
+        assert backend.check_dtype(name, dtype) == name
+    template = f"the {name} backend computes in float32, not in "
+    assert caplog.messages == [f"{template}bfloat16", f"{template}float16"]
+
+
 def test_each_graph_file_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
     """ONNX Runtime runs the file whose name contains the dtype; its vectors belong to another space."""
     folder = minilm_folder(tmp_path / "minilm")

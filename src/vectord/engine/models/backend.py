@@ -61,6 +61,8 @@ def check_dtype(backend: str, dtype: str) -> str:
     """`backend`. Raises ConfigError if it does not support the dtype."""
     if backend not in (backends_with := DTYPE_BACKENDS.get(dtype, (backend,))):
         raise ConfigError(f"dtype {dtype}: the {backend} backend has none; those that have: {', '.join(backends_with)}")
+    if backend in {"handler", "static"} and dtype in {"bfloat16", "float16"}:
+        log.warning("the %s backend computes in float32, not in %s", backend, dtype)
     return backend
 
 
