@@ -51,7 +51,7 @@ def env_example() -> str:
         meaning = textwrap.fill(
             _meaning(setting), 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
         )
-        lines += ["", meaning, f"#{setting.env[0]}={_default(setting)}"]
+        lines += ["", meaning, f"#{setting.env[0]}={default_of(setting)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -153,7 +153,8 @@ def _values(setting: Setting) -> str:
     return "" if setting.type is str and not setting.choices else setting.expected
 
 
-def _default(setting: Setting) -> str:
+def default_of(setting: Setting) -> str:
+    """As it is written, in .env.example too."""
     value = setting.default
     if value is None:
         return ""
@@ -164,7 +165,7 @@ def _default(setting: Setting) -> str:
 
 def _row(setting: Setting, elsewhere: str = "") -> str:
     """elsewhere: pages whose names of the setting the row leaves out."""
-    default = _default(setting).replace(",", ", ")
+    default = default_of(setting).replace(",", ", ")
     flags = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)]
     also = [name for name in (*flags, *setting.env[1:]) if f"`{name}`" not in elsewhere]
     meaning = [setting.meaning]

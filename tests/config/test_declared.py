@@ -42,7 +42,7 @@ def test_every_default_is_a_value_of_its_setting() -> None:
     """A written default, as in .env.example, changes nothing."""
     texts = generator()
     for setting in SETTINGS:
-        if written := texts._default(setting):
+        if written := texts.default_of(setting):
             assert setting.from_text(written) == setting.default, setting.name
 
 
