@@ -7,9 +7,12 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from tests.models import batch_of, read_minilm_spec
 
+from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.compute.backends.torch import load
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.numpy import NumpyOps, pack
 
 TEXTS = [
     "That is a happy person",
@@ -39,6 +42,13 @@ def batch(reference: SentenceTransformer) -> TokenBatch:
 def cosines(vectors: np.ndarray, reference: SentenceTransformer) -> np.ndarray:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return (unit * reference.encode(TEXTS, normalize_embeddings=True)).sum(axis=1)
+
+
+def test_numpy_gives_the_real_vectors(spec: ModelSpec, batch: TokenBatch, reference: SentenceTransformer) -> None:
+    """The reference op set is correct on real weights too."""
+    network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
+    vectors = network(pack(batch.texts), {"dense"})["dense"]
+    assert cosines(vectors, reference).min() > 0.999999
 
 
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999999), ("bfloat16", 0.9995)])
