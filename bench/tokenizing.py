@@ -36,8 +36,8 @@ def measure(tokenizer_file: Path, texts: int, rounds: int) -> tuple[Corpus, Mapp
         encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    readers: dict[str, Callable[[Sequence[str]], Sequence[Any]]] = {"tokenizers": reference}
-    if any(ids is not None for ids in fast.read(corpus.texts)):
+    readers: dict[str, Callable[[Sequence[str]], object]] = {"tokenizers": reference}
+    if fast.read(corpus.texts) is not None:
         readers["tokie"] = fast.read
     found: dict[str, list[float]] = {}
     for _ in range(rounds):

@@ -56,7 +56,7 @@ def read_document(
     sources = [Source(index, text[start:stop]) for start, stop in pieces]
     columns: list[Int32] = [np.zeros((4, 0), np.int32)]
     tokens = characters = 0
-    for (start, stop), encoding in zip(pieces, plain.encodings(sources, specials=False, offsets=True), strict=True):
+    for (start, stop), encoding in zip(pieces, plain.encodings(sources, specials=False), strict=True):
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2).T + np.int32(start)
         words = [-1 if word is None else word for word in encoding.word_ids]
         begins_word = np.diff(np.array(words, np.int32), prepend=np.int32(-2)) != 0

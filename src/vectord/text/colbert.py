@@ -74,11 +74,12 @@ class ColbertEncoder:
             if self._strips:
                 text, before = (prompt + text).strip(), ""
             sources.append(cut_source(text, limit, i, before, foreign=foreign))
-        for source, encoding in zip(sources, self._plain.encodings(sources, specials=self._framed), strict=True):
-            if not len(encoding.ids):
+        tokens = self._plain.tokens(sources, specials=self._framed)
+        for source, row in zip(sources, tokens.each(), strict=True):
+            ids, types = row
+            if not len(ids):
                 raise Untokenizable("{field} has no tokens", index=source.index)
-            ids = np.array(encoding.ids, np.int32)
-            type_ids = np.array(encoding.type_ids, np.int32) if self._plain.frame.has_type_ids else np.zeros_like(ids)
+            type_ids = np.zeros_like(ids) if types is None else types
             if form.marker is not None:
                 ids, type_ids = _insert(ids, form.marker), _insert(type_ids, 0)
             first, last = self._specials

@@ -239,7 +239,7 @@ class InterleavedEncoder:
     def _sequences(self, items: Sequence[_Item], limit: Limit) -> Iterator[tuple[TokenSequence, Float32]]:
         """The tokens of each input, and the boxes (n, 4) of its rows."""
         sources = [Source(item.index, run.text) for item in items for run in item.runs if run.ids is None]
-        encodings = self._plain.encodings(sources, specials=False, offsets=True)
+        encodings = self._plain.encodings(sources, specials=False)
         for item in items:
             ids, owners, kinds = np.concatenate([run.read(encodings) for run in item.runs], axis=1)
             if ((ids == self._token) & (kinds == _TEXT)).any():

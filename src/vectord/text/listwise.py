@@ -100,7 +100,7 @@ class ListwiseEncoder:
         own = Limit(most, limit.truncate)
         sources = [cut_source(self._without_markers(str(text)), own, index) for index, text in texts]
         cut = []
-        for source, encoding in zip(sources, self._plain.encodings(sources, specials=False, offsets=True), strict=True):
+        for source, encoding in zip(sources, self._plain.encodings(sources, specials=False), strict=True):
             seen = len(encoding.ids)
             if seen > most and not limit.truncate:
                 raise own.too_long(source.index, seen)

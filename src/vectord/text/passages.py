@@ -70,7 +70,7 @@ class PassageEncoder:
         whole = [replace(source, text=f"{before}{source.text}{after}") for source in sources]
         room = min(self._max_passage, limit.max_tokens - len(prompt.ids))
         passages, pairs = list[TokenSequence](), list[TokenSequence]()
-        for source, encoding in zip(sources, self._plain.encodings(whole, specials=False, offsets=True), strict=True):
+        for source, encoding in zip(sources, self._plain.encodings(whole, specials=False), strict=True):
             ids = np.array(encoding.ids, np.int32)
             if len(ids) > room and not limit.truncate:
                 raise replace(limit, max_tokens=room).too_long(source.index, len(ids))
@@ -87,7 +87,7 @@ class PassageEncoder:
 
     def _read_prompt(self, query: str, instruction: str, limit: Limit) -> _Prompt:
         source = cut_source(query, limit, QUERY_INDEX)
-        (encoding,) = self._plain.encodings([source], specials=False, offsets=True)
+        (encoding,) = self._plain.encodings([source], specials=False)
         start = len(self._before) + len(instruction) + len(self._between)
         around = len(self._prefix) + len(self._suffix)
         most = min(self._max_prompt, limit.max_tokens - 1) - around  # of the body
@@ -97,7 +97,7 @@ class PassageEncoder:
                 raise replace(limit, max_tokens=self._max_query).too_long(QUERY_INDEX, count)
             text = text[: encoding.offsets[self._max_query - 1][1]]
         body = f"{self._before}{instruction}{self._between}{text}{self._last}"
-        (filled,) = self._plain.encodings([Source(QUERY_INDEX, body)], specials=False, offsets=True)
+        (filled,) = self._plain.encodings([Source(QUERY_INDEX, body)], specials=False)
         offsets = np.array(filled.offsets, np.int32).reshape(-1, 2)
         own, over = tokens_of(offsets, start, start + len(text)), max(0, len(filled.ids) - most)
         if over and (not limit.truncate or over >= len(own)):

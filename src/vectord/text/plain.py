@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, cast
 
 import msgspec
@@ -33,7 +33,7 @@ from vectord.text.tokenizer_file import (
     probe_frame,
 )
 from vectord.text.truncation import Limit, check_size, fit_characters
-from vectord.text.wordpiece import COST_BEFORE_LOAD, FastEncoding, FastWordPiece
+from vectord.text.wordpiece import COST_BEFORE_LOAD, FastWordPiece
 
 log = logging.getLogger("vectord.text")
 
@@ -52,6 +52,24 @@ class Source(msgspec.Struct, frozen=True):
     text: str  # with its prompt, cut by characters
     characters_cut: int = 0
     foreign: bool = False  # see TextLength
+
+
+class TokenArrays(msgspec.Struct, frozen=True, eq=False):
+    """The tokens of N texts, end to end."""
+
+    ids: Int32  # (T,)
+    sizes: Sequence[int]  # (N,)
+    type_ids: Int32 | None = None  # (T,); None: all 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Int32], types: Sequence[Int32] | None = None) -> TokenArrays:
+        """rows, types: of each text."""
+        return cls(np.concatenate(rows), [*map(len, rows)], None if types is None else np.concatenate(types))
+
+    def each(self) -> Iterator[tuple[Int32, Int32 | None]]:
+        """The ids and type ids of each text: views."""
+        for start, stop in pairwise(accumulate(self.sizes, initial=0)):
+            yield self.ids[start:stop], None if self.type_ids is None else self.type_ids[start:stop]
 
 
 class PlainTokenizer:
@@ -96,37 +114,47 @@ class PlainTokenizer:
         """Read the name of a special token inside a text, such as <|im_end|>, as ordinary text from now on."""
         self.tokenizer.encode_special_tokens = True
 
-    def encodings(self, sources: Sequence[Source], *, specials: bool, offsets: bool = False) -> Iterator[Any]:
-        """The Encoding of each source, in order; without offsets, an Encoding or a FastEncoding. specials: with the
-        frame around each text."""
-        cost = sum(TEXT_COST_CHARACTERS + len(source.text) for source in sources)
-        self._cost_left -= cost
-        if self._cost_left < 0 and self._fast is not None and not offsets:
-            found = self._fast.read([source.text for source in sources])
-            if any(ids is not None for ids in found):
-                return self._fast_encodings(found, sources, specials=specials)
-        # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
-        run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        if cost <= CALL_CHARACTERS:
-            return iter(_encoded(run, sources, specials))
-        return chain.from_iterable(_encoded(run, group, specials) for group in _groups(sources))
+    def encodings(self, sources: Sequence[Source], *, specials: bool) -> Iterator[Encoding]:
+        """The tokens of each source and their offsets, in order. specials: with the frame around each text."""
+        return chain.from_iterable(_encoded(self.tokenizer.encode_batch, group, specials) for group in _groups(sources))
 
-    def _fast_encodings(
-        self, found: Sequence[Int32 | None], sources: Sequence[Source], *, specials: bool
-    ) -> Iterator[Encoding | FastEncoding]:
-        groups = _groups([source for source, ids in zip(sources, found, strict=True) if ids is None])
-        run = self.tokenizer.encode_batch_fast
-        others = chain.from_iterable(_encoded(run, group, specials) for group in groups)
-        framed = specials and any(self.frame.specials)
-        for ids in found:
-            if ids is None:
-                yield next(others)
-            else:
-                yield FastEncoding(np.concatenate((self._prefix, ids, self._suffix)) if framed else ids)
+    def tokens(self, sources: Sequence[Source], *, specials: bool) -> TokenArrays:
+        """The tokens of the sources. specials: with the frame around each text."""
+        texts = [source.text for source in sources]
+        self._cost_left -= TEXT_COST_CHARACTERS * len(texts) + sum(map(len, texts))
+        read = None if self._fast is None or self._cost_left >= 0 else self._fast.read(texts)
+        if read is None:
+            return self._reference_tokens(sources, specials=specials)
+        ids, sizes, left = read
+        fast = TokenArrays(ids, sizes)
+        if specials and any(self.frame.specials):
+            parts = [part for row, _ in fast.each() for part in (self._prefix, row, self._suffix)]
+            added = sum(self.frame.specials)
+            fast = TokenArrays(np.concatenate(parts), [size + added for size in sizes])
+        if not left:
+            return fast
+        others = self._reference_tokens([sources[i] for i in left], specials=specials).each()
+        rows, places = fast.each(), {*left}
+        return TokenArrays.of([next(others if i in places else rows)[0] for i in range(len(sources))])
+
+    def _reference_tokens(self, sources: Sequence[Source], *, specials: bool) -> TokenArrays:
+        ids: list[list[int]] = []
+        types: list[list[int]] = []
+        for group in [sources] if len(sources) == 1 else _groups(sources):
+            # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
+            encodings = _encoded(self.tokenizer.encode_batch_fast, group, specials)
+            ids += [encoding.ids for encoding in encodings]
+            if self.frame.has_type_ids:
+                types += [encoding.type_ids for encoding in encodings]
+        return TokenArrays(
+            np.fromiter(chain.from_iterable(ids), np.int32),
+            [*map(len, ids)],
+            np.fromiter(chain.from_iterable(types), np.int32) if self.frame.has_type_ids else None,
+        )
 
     def contents(self, sources: Sequence[Source]) -> Iterator[Int32]:
-        for encoding in self.encodings(sources, specials=False):
-            yield np.array(encoding.ids, np.int32)
+        """The tokens (n,) without specials of each source: views."""
+        return (ids for ids, _ in self.tokens(sources, specials=False).each())
 
     def content(self, text: str) -> Int32:
         """The tokens (n,) without specials of one text that is our own or has been checked."""
@@ -220,8 +248,7 @@ class PlainTokenizer:
         sources = {at: Source(index, text) for at, text in enumerate(pieces) if isinstance(text, str)}
         tokens = dict(zip(sources, self.contents(list(sources.values())), strict=True))
         if 0 in sources:
-            (first,) = self.encodings([sources[0]], specials=True)
-            tokens[0] = np.array(first.ids, np.int32)
+            tokens[0] = self.tokens([sources[0]], specials=True).ids
         ids: list[int] = []
         for at, piece in enumerate(pieces):
             ids += [piece] if isinstance(piece, int) else tokens[at].tolist()

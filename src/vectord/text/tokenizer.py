@@ -8,7 +8,7 @@ and windows.py read all inputs that are not a single text, interleaved.py those 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +26,11 @@ from vectord.text.listwise import ListwiseEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.passages import PassageEncoder
-from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
+from vectord.text.plain import PlainTokenizer, Source, TokenArrays, cut_source, refuse_data_uri
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
-from vectord.text.wordpiece import FastEncoding
 from vectord.text.yes_no import YesNoEncoder
 
 # A token of `tokenize` costs up to 1 kB in its response (measured on Chinese, with one token a character).
@@ -41,11 +40,9 @@ TOKENIZE_LIMIT_CHARACTERS = 150_000
 class TokenIds(NamedTuple):
     """A text's tokens as the model reads them."""
 
-    ids: Sequence[int] | Int32
-    types: Sequence[int] | Int32 | None  # None: all 0
-    seen: int  # this and the others: see TextLength
-    characters_cut: int = 0
-    foreign: bool = False
+    ids: Int32  # (n,)
+    types: Int32 | None  # (n,); None: all 0
+    length: TextLength
 
 
 class TextEncoder:
@@ -189,19 +186,29 @@ class TextEncoder:
             else:
                 ids = self._plain.check_ids(value, i)
                 kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, i)
-                given[i] = TokenIds(kept, None, len(ids), foreign=foreign)
-        encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
-        read = [
-            self._fit(source, encoding, specials, limit, may_be_empty=by_table)
-            for source, encoding in zip(sources, encodings, strict=True)
-        ]
-        if given:
-            tokenized = iter(read)
-            read = [given[i] if i in given else next(tokenized) for i in indexes]
-        texts = self._joined(read, indexes)
+                given[i] = TokenIds(kept, None, TextLength(len(ids), len(kept), 0, foreign))
+        tokens = self._plain.tokens(sources, specials=options.add_special_tokens)
+        counts = tokens.sizes
+        if not given and max(counts, default=0) <= limit.max_tokens and (by_table or 0 not in counts):
+            details = {
+                place: TextLength(counts[place], counts[place], source.characters_cut, source.foreign)
+                for place, source in enumerate(sources)
+                if source.characters_cut or source.foreign
+            }
+            lengths = TextLengths(counts, details)
+        else:
+            read = [
+                self._fit(source, ids, types, specials, limit, may_be_empty=by_table)
+                for source, (ids, types) in zip(sources, tokens.each(), strict=True)
+            ]
+            if given:
+                tokenized = iter(read)
+                read = [given[i] if i in given else next(tokenized) for i in indexes]
+            tokens, lengths = _joined(read), TextLengths.of([one.length for one in read])
+        texts = self._texts(tokens, lengths, indexes)
         if not prompt_tokens:
             return texts
-        first = np.full(len(read), prompt_tokens, np.int32)
+        first = np.full(len(texts), prompt_tokens, np.int32)
         if limit.side == "left":  # a cut from the left removes the prompt's tokens first
             first = np.array([max(specials[0], prompt_tokens - length.seen + length.kept) for length in texts.lengths])
         sizes = texts.sizes
@@ -211,59 +218,40 @@ class TextEncoder:
     def _fit(
         self,
         source: Source,
-        encoding: Encoding | FastEncoding,
+        ids: Int32,
+        types: Int32 | None,
         specials: tuple[int, int],
         limit: Limit,
         *,
         may_be_empty: bool,
     ) -> TokenIds:
-        ids: Sequence[int] | Int32 = encoding.ids
-        types: Sequence[int] | Int32 | None = encoding.type_ids if self._frame.has_type_ids else None
         seen = len(ids)
         if not seen and not may_be_empty:
             raise Untokenizable("{field} has no tokens", index=source.index)
         if seen > limit.max_tokens:
-            whole = np.array(ids, np.int32)
             if self._static is not None and self._static.truncates_known:
-                known = whole[whole != self._static.unknown_id]
-                whole = known if len(known) else whole[: limit.max_tokens]
-                seen = len(whole)
-            ids = fit_tokens(whole, specials, limit, source.index)
+                known = ids[ids != self._static.unknown_id]
+                ids = known if len(known) else ids[: limit.max_tokens]
+                seen = len(ids)
+            ids = fit_tokens(ids, specials, limit, source.index)
             if types is not None:
-                types = fit_tokens(np.array(types, np.int32), specials, limit, source.index)
-        return TokenIds(ids, types, seen, source.characters_cut, source.foreign)
+                types = fit_tokens(types, specials, limit, source.index)
+        return TokenIds(ids, types, TextLength(seen, len(ids), source.characters_cut, source.foreign))
 
-    def _joined(self, read: Sequence[TokenIds], indexes: Sequence[int]) -> Texts:
+    def _texts(self, tokens: TokenArrays, lengths: TextLengths, indexes: Sequence[int]) -> Texts:
         """Raises Untokenizable for the first text with unknown ids."""
-        kept = [len(one.ids) for one in read]
-        stops = [*accumulate(kept, initial=0)]
-        if len(read) == 1:
-            ids = np.asarray(read[0].ids, np.int32)
-        elif any(isinstance(one.ids, np.ndarray) for one in read):  # iterating over one takes 0.2 us a token
-            ids = np.concatenate([one.ids for one in read], dtype=np.int32, casting="unsafe")
-        else:
-            ids = np.fromiter(chain.from_iterable([one.ids for one in read]), np.int32, stops[-1])
         try:
-            self._plain.check_known(ids, None)
+            self._plain.check_known(tokens.ids, None)
         except Untokenizable:
-            for i, one in zip(indexes, read, strict=True):
-                self._plain.check_known(np.array(one.ids, np.int32), i)
-        type_ids = None
-        if self._frame.has_type_ids:
-            types = (np.zeros(len(one.ids), np.int32) if one.types is None else one.types for one in read)
-            type_ids = np.fromiter(chain.from_iterable(types), np.int32, stops[-1])
-        details = {
-            place: TextLength(one.seen, kept[place], one.characters_cut, one.foreign)
-            for place, one in enumerate(read)
-            if one.seen != kept[place] or one.characters_cut or one.foreign
-        }
+            for i, (ids, _) in zip(indexes, tokens.each(), strict=True):
+                self._plain.check_known(ids, i)
         return Texts(
-            ids=ids,
-            cu_seqlens=np.array(stops, np.int32),
-            type_ids=type_ids,
-            lengths=TextLengths(kept, details),
+            ids=tokens.ids,
+            cu_seqlens=np.array([0, *accumulate(tokens.sizes)], np.int32),
+            type_ids=tokens.type_ids,
+            lengths=lengths,
             indexes=indexes,
-            rows=[np.arange(1, size, dtype=np.int32) for size in kept] if self._drops_first else (),
+            rows=[np.arange(1, size, dtype=np.int32) for size in tokens.sizes] if self._drops_first else (),
         )
 
     def _prompt(self, options: TextOptions) -> str:
@@ -283,7 +271,7 @@ class TextEncoder:
             return [CutText(texts[i], 0, 0) for i in indexes]
         limit = Limit(max_tokens, truncate=True)
         sources = [cut_source(texts[i], limit, i) for i in indexes]
-        encodings = self._plain.encodings(sources, specials=False, offsets=True)
+        encodings = self._plain.encodings(sources, specials=False)
         return [
             self._plain.cut(source, encoding, max_tokens) for source, encoding in zip(sources, encodings, strict=True)
         ]
@@ -302,7 +290,7 @@ class TextEncoder:
         characters = sum(map(len, texts)) + len(prompt) * len(texts)
         check_size(characters, TOKENIZE_LIMIT_CHARACTERS, "characters in all")
         sources = [Source(i, prompt + text) for i, text in enumerate(texts)]
-        encodings = self._plain.encodings(sources, specials=add_special_tokens, offsets=True)
+        encodings = self._plain.encodings(sources, specials=add_special_tokens)
         return [_tokens(source.text, encoding) for source, encoding in zip(sources, encodings, strict=True)]
 
     def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
@@ -311,6 +299,13 @@ class TextEncoder:
         checked = [self._plain.check_ids(row, i).tolist() for i, row in enumerate(ids)]
         texts: list[str] = self._plain.tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts
+
+
+def _joined(read: Sequence[TokenIds]) -> TokenArrays:
+    types = None
+    if any(one.types is not None for one in read):
+        types = [np.zeros(len(one.ids), np.int32) if one.types is None else one.types for one in read]
+    return TokenArrays.of([one.ids for one in read], types)
 
 
 def _before(sequence: TokenSequence, ends: int) -> TokenSequence:

@@ -13,12 +13,11 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-import msgspec
 import numpy as np
 from tokenizers import Tokenizer, models
 
@@ -50,16 +49,6 @@ _OTHER = re.compile(f"[^{''.join(_RANGES)}]")
 _DELETE = "\x7f"  # the only character of ASCII that tokie reads differently
 
 
-class FastEncoding(msgspec.Struct, frozen=True, eq=False):
-    """The tokens of a text whose tokenizer gives all of them the type 0."""
-
-    ids: Int32  # (n,)
-
-    @property
-    def type_ids(self) -> Int32:
-        return np.zeros_like(self.ids)
-
-
 class FastWordPiece:
     """Reads texts for one model's tokenizer. Several threads use it at once."""
 
@@ -70,28 +59,27 @@ class FastWordPiece:
         self._begun = Lock()  # held once the load has begun
         self._library: Any = None  # a tokie.Tokenizer; its type hints lack encode_batch_flat
 
-    def read(self, texts: Sequence[str]) -> list[Int32 | None]:
-        """The ids (n,) of each text without special tokens; None for a text that tokenizers has to read. The first call
-        begins to load tokie."""
-        found: list[Int32 | None] = [None] * len(texts)
+    def read(self, texts: Sequence[str]) -> tuple[Int32, list[int], list[int]] | None:
+        """The ids of texts without special tokens, end to end, their number in each text, and the places of the other
+        texts, which tokenizers has to read. None: it has to read all. The first call begins to load tokie."""
         if self._library is None and self._begun.acquire(blocking=False):
             self.load_later()
         if self._library is None:
-            return found
-        all_sure = self._is_sure("\n".join(texts))
-        sure = [
-            i for i, text in enumerate(texts) if len(text) <= LONGEST_CHARACTERS and (all_sure or self._is_sure(text))
-        ]
+            return None
+        left: list[int] = []
+        if max(map(len, texts), default=0) > LONGEST_CHARACTERS or not self._is_sure("\n".join(texts)):
+            left = [i for i, text in enumerate(texts) if len(text) > LONGEST_CHARACTERS or not self._is_sure(text)]
+            places = {*left}
+            texts = [text for i, text in enumerate(texts) if i not in places]
+        if not texts:
+            return None
         try:
-            rows = _read(self._library, [texts[i] for i in sure])
+            return *_read(self._library, texts), left
         except BaseException as error:
             if not (is_library_failure(error) or isinstance(error, RuntimeError | TypeError | ValueError)):
                 raise  # such as that of a signal handler
             log.warning("tokie failed, so tokenizers reads these texts: %r", error)
-            return found
-        for i, ids in zip(sure, rows, strict=True):
-            found[i] = ids
-        return found
+            return None
 
     def load_later(self) -> None:
         """Load in a thread, because the caller may be the event loop."""
@@ -119,8 +107,9 @@ class FastWordPiece:
                 os.sched_setaffinity(0, allowed)
             probes = [probe for probe in self._probes() if self._is_sure(probe)]
             encodings = self._tokenizer.encode_batch_fast(probes, add_special_tokens=False)
-            for probe, ids, encoding in zip(probes, _read(library, probes), encodings, strict=True):
-                if ids.tolist() != encoding.ids:
+            ids, sizes = _read(library, probes)
+            for probe, row, encoding in zip(probes, np.split(ids, np.cumsum(sizes[:-1])), encodings, strict=True):
+                if row.tolist() != encoding.ids:
                     log.warning("%s: tokie is not used, because it reads %r differently", self._path, probe)
                     return None
         except BaseException as error:
@@ -146,10 +135,10 @@ class FastWordPiece:
                 yield f"{character} a{character}b {character}{character}"
 
 
-def _read(library: Any, texts: Sequence[str]) -> list[Int32]:
-    ids, lengths = library.encode_batch_flat(texts, add_special_tokens=False)
-    ids = ids.view(np.int32)
-    return [ids[start:stop] for start, stop in pairwise(accumulate(lengths.tolist(), initial=0))]
+def _read(library: Any, texts: Sequence[str]) -> tuple[Int32, list[int]]:
+    """The ids of the texts, end to end, and their number in each text."""
+    ids, sizes = library.encode_batch_flat(texts, add_special_tokens=False)
+    return ids.view(np.int32), sizes.tolist()
 
 
 def _is_known(tokenizer: Tokenizer, path: Path) -> bool:

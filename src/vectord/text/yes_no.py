@@ -98,7 +98,7 @@ class YesNoEncoder:
         source = cut_source(query, limit, QUERY_INDEX)
         start = len(self._before) + len(instruction) + len(self._between)
         text = f"{self._before}{instruction}{self._between}{source.text}{self._last}"
-        (encoding,) = self._plain.encodings([Source(QUERY_INDEX, text)], specials=False, offsets=True)
+        (encoding,) = self._plain.encodings([Source(QUERY_INDEX, text)], specials=False)
         if not limit.truncate and len(encoding.ids) > self._room(limit):
             raise limit.too_long(QUERY_INDEX, self._length(len(encoding.ids)))
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -110,7 +110,7 @@ class YesNoEncoder:
         before = body_prefix.text if self._is_joint else self._start
         first, start = (0 if self._is_joint else len(body_prefix.ids)), len(before)
         bodies = [Source(source.index, f"{before}{source.text}{self._end}") for source in sources]
-        for source, encoding in zip(sources, self._plain.encodings(bodies, specials=False, offsets=True), strict=True):
+        for source, encoding in zip(sources, self._plain.encodings(bodies, specials=False), strict=True):
             ids = np.concatenate((body_prefix.ids[:first], np.array(encoding.ids, np.int32)))
             if len(ids) > self._room(limit) and not limit.truncate:
                 raise limit.too_long(source.index, self._length(len(ids)))
