@@ -83,6 +83,20 @@ def test_model2vec(dtype: str, quantized: bool, kind: str, folder: Path) -> None
     assert_equal(vectors(folder), StaticModel.from_pretrained(folder).encode(TEXTS))
 
 
+@pytest.mark.parametrize("quantized", [False, True], ids=["row a token", "shared rows"])
+def test_many_texts_have_the_vectors_of_each(quantized: bool, folder: Path) -> None:
+    """Of any lengths, a few far longer than the others, with unknown words and without any known one."""
+    write_table(folder, quantized=quantized)
+    rng = np.random.default_rng(5)
+    sizes = [*rng.integers(1, 9, 400), *rng.integers(100, 500, 5)]
+    texts = [" ".join(rng.choice([*WORDS[2:], "q"], size)) for size in rng.permutation(sizes)] + ["q"] * 3
+    got = vectors(folder, texts)
+    assert_equal(got, StaticModel.from_pretrained(folder).encode(texts))
+    np.testing.assert_array_equal(
+        got, np.concatenate([vectors(folder, texts[i : i + 100]) for i in range(0, 408, 100)])
+    )
+
+
 def test_a_text_of_unknown_words_is_zeros(folder: Path) -> None:
     """As in the library, so that one emoji does not fail a job of a thousand texts."""
     assert not vectors(write_table(folder), ["unknown words"]).any()
