@@ -330,7 +330,7 @@ class Embedder:
         except msgspec.ValidationError as error:
             raise InvalidField("{field}: {reason}", field="colbert", reason=str(error)) from None
         request = EmbedRequest(
-            inputs=(),
+            inputs=cast("list[str]", several),
             model=model,
             text=TextOptions(truncate=truncate, kind=kind, prompt_name=prompt_name, prompt=prompt),
             outputs=frozenset(kinds),
@@ -347,7 +347,7 @@ class Embedder:
             return EmbedderCall(run)
 
         def run_alone() -> Any:
-            dense = self._engine.embed_alone(replace(request, inputs=cast("list[str]", [*several])))
+            dense = self._engine.embed_alone(request)
             return None if dense is None else dense[precision][0] if is_single else dense[precision]
 
         return EmbedderCall(run, run_alone)

@@ -291,7 +291,9 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, 
     """The text with its prompt, cut by characters if it is far too long."""
     if ":" in text[:99]:
         refuse_data_uri(text, index)
-    kept = text if len(text) <= limit.surely_fits else fit_characters(text, limit, index)
+    if len(text) <= limit.surely_fits:
+        return Source(index, prompt + text, 0, foreign)
+    kept = fit_characters(text, limit, index)
     return Source(index, prompt + kept, len(text) - len(kept), foreign)
 
 

@@ -216,9 +216,9 @@ class Texts(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):
 
     def take(self, places: Int32) -> Texts:
         """The texts at these places (n,), ascending, without the facts for the request."""
-        first, stop = int(places[0]), int(places[-1]) + 1
         if len(places) == len(self):
             return self
+        first, stop = int(places[0]), int(places[-1]) + 1
         chosen: slice | Int32 = places
         tokens: slice | npt.NDArray[np.bool_]
         if stop - first == len(places):  # views
