@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ from vectord.engine.queue.scheduler import (
     LIGHT_SHARE,
     RECENT_S,
     BatchLimits,
+    Flow,
     Scheduler,
 )
 from vectord.schema import Lane
@@ -163,6 +165,16 @@ def test_clients_share_tokens_not_texts(sizes):
             scheduler.add(item(size, client), 0.0)
     served = tokens_by_client([scheduler.next_batch(0.0) for _ in range(15)])
     assert max(served.values()) - min(served.values()) <= 2 * max(sizes.values())
+
+
+def test_clients_that_have_left_are_forgotten():
+    """A public server meets millions of addresses, most of them once, each with one short text."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for number in range(100):
+        scheduler.add(item(1, f"client {number}"), 0.0)
+        scheduler.next_batch(0.0)
+    gc.collect()
+    assert sum(isinstance(one, Flow) and one.client.startswith("client ") for one in gc.get_objects()) < 3
 
 
 def test_an_absent_client_saves_up_no_credit():

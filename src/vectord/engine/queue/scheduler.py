@@ -69,12 +69,16 @@ class LaneQueue:
         self._count = count()  # breaks ties in the heap: equal flows alternate
         self._flows: dict[str, Flow] = {}
         # One entry per flow. A flow's start only grows: an outdated entry is corrected when it reaches the top.
-        # An empty flow stays, with its virtual time, until `first` finds it: by then the others have caught up.
+        # An empty flow stays, with its virtual time, until `first` finds it, because by then the others have caught up,
+        # or until a client comes to an empty lane, in which nobody has to.
         self._heap: list[tuple[float, int, Flow]] = []
 
     def add(self, item: Item) -> Flow:
         flow = self._flows.get(item.client)
         if flow is None:
+            if not self.tokens:
+                self._flows.clear()
+                self._heap.clear()
             flow = self._flows[item.client] = Flow(self, item.client)
             flow.start = self._clock
             heapq.heappush(self._heap, (flow.start, next(self._count), flow))
