@@ -288,13 +288,15 @@ async def until(running, code):
 async def test_a_response_that_is_not_read_leaves_no_room_for_further_large_ones(path, monkeypatch):
     """They are refused until its client is gone. Small ones are answered."""
     monkeypatch.setattr(services, "UNREAD_BYTES", 1_000_000)
-    async with live(Verbose()) as running:
+    engine = Verbose()
+    async with live(engine) as running:
         _, writer = await asyncio.open_connection("127.0.0.1", running.port)
         no_window = frames.PREFACE + frame(frames.SETTINGS, payload=struct.pack(">HI", 4, 0))
         call = frames.call(Target("http://127.0.0.1"), path)
         message = frames.message(pb.EmbedAllRequest(inputs="abc").SerializeToString())
         writer.write(no_window + frame(frames.HEADERS, frames.END_HEADERS, 1, call))
         writer.write(frame(frames.DATA, frames.END_STREAM, 1, message))
+        await engine.entered.acquire()  # else one of the others could hold the room, and this call be refused
         await until(running, StatusCode.RESOURCE_EXHAUSTED)
         assert await answers(running, "/tei.v1.Tokenize/Decode")
         writer.close()
