@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ def measure(tokenizer_file: Path, texts: int, rounds: int) -> tuple[Corpus, Mapp
     fast = FastWordPiece(tokenizer, tokenizer_file)
     fast.load()
 
-    def reference(batch: Sequence[str]) -> list[Any]:
-        encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+    def reference(batch: Sequence[str]) -> tuple[Any, list[int]]:
+        rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
+        sizes = [*map(len, rows)]
+        return np.fromiter(chain.from_iterable(rows), np.int32, sum(sizes)), sizes
 
     readers: dict[str, Callable[[Sequence[str]], object]] = {"tokenizers": reference}
     if fast.read(corpus.texts) is not None:

@@ -243,7 +243,7 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
     others = dict.fromkeys(name for name in named if name not in of_reranking())
     lines = [f"# {dialect.title}", "", PRODUCTS[dialect.name]]
     if others:
-        lines += ["", f"[As in the product]({COMMON_FIELDS}): {_listed(others)}."]
+        lines += ["", f"[The product's fields]({COMMON_FIELDS}): {_listed(others)}."]
     described: set[Row | str] = set()
     rest = []
     for routes in _alike(dialect.routes):

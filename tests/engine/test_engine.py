@@ -59,6 +59,7 @@ from vectord.schema import (
     EmbedResult,
     ListModels,
     LoadModel,
+    Media,
     MultiRequest,
     PullModel,
     RemoveModel,
@@ -146,6 +147,7 @@ async def test_similarity_is_the_cosine_of_the_first_with_each():
     ("request_", "error", "field"),
     [
         (embed(*["a"] * 11), TooManyInputs, "inputs"),
+        (embed(*[Media(b"")] * 11), TooManyInputs, "inputs"),
         (embed(), EmptyInput, "inputs"),
         (embed("a", dimensions=0), InvalidField, "dimensions"),
         (embed("a", dimensions=WIDTH + 1), InvalidField, "dimensions"),

@@ -184,4 +184,5 @@ def test_refusals_are_counted_as_each_product_counts_them() -> None:
     assert shown['rerank_requests_total{status="error"}'] == 1
     assert shown['rerank_requests_total{status="timeout"}'] == 1
     assert samples(simple)["embedding_queue_rejections_total"] == 1
-    assert not any(count for name, count in shown.items() if name.startswith("embedding_requests_total"))
+    for each in (shown, samples(simple)):
+        assert not any(count for name, count in each.items() if name.startswith("embedding_requests_total"))

@@ -39,7 +39,7 @@ class EngineClient(Protocol):
 
 
 class LocalEngine(EngineClient, Protocol):
-    """What the engine of this process has besides: for the server of front-ends, and for bulk jobs."""
+    """The engine of this process, with what the server of front-ends and bulk jobs call too."""
 
     async def answer(self, request: Request, caller: Caller, tokenized: TokenizedTexts | None = None) -> Result:
         """tokenized: the inputs of an EmbedRequest, by a front-end, which then scales the vectors; ignored if the model

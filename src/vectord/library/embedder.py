@@ -330,7 +330,7 @@ class Embedder:
         except msgspec.ValidationError as error:
             raise InvalidField("{field}: {reason}", field="colbert", reason=str(error)) from None
         request = EmbedRequest(
-            inputs=cast("list[str]", several),
+            inputs=cast("list[str]", several[:TEXTS_PER_REQUEST]),  # a copy: another thread may change the list
             model=model,
             text=TextOptions(truncate=truncate, kind=kind, prompt_name=prompt_name, prompt=prompt),
             outputs=frozenset(kinds),
@@ -621,7 +621,7 @@ def _close_once(finalizer: weakref.finalize[Any, Any]) -> None:
 
 
 def _close_later(*parts: Any) -> None:
-    """For an Embedder that was not closed: the garbage collector may run in a thread that closing waits for."""
+    """For an Embedder that the garbage collector or a signal handler closes: closing may wait for their thread."""
     thread = threading.Thread(target=_close, args=parts, name="vectord-close")
     thread.start()
     _at_exit(thread.join)

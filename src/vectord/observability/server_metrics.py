@@ -48,7 +48,9 @@ class ServerMetrics(MetricFamilies):
             "descriptors",
             ("reason",),
         )
-        self.log_lines_dropped = Counter("vectord_log_lines_dropped", "Log lines that nothing read in time")
+        self.log_lines_dropped = Counter(
+            "vectord_log_lines_dropped", "Log lines that nothing read in time, or that a full disk refused"
+        )
         self.failed = Counter("vectord_requests_failed", "Requests that ended in an error of the engine", ("error",))
         self.under_way = Gauge("vectord_requests_under_way", "Requests that the engine has accepted or lets wait")
         self.tokens = Counter("vectord_tokens", "Tokens of answered requests, special tokens included", ("model",))

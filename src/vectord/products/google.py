@@ -71,7 +71,7 @@ def render_error(error: VectordError) -> Rendered:
 # --- wire types -----------------------------------------------------------------------------------------------
 
 
-File = Annotated[Any, about("an image to embed: `mimeType`, and base64 `data` or a URL as `fileUri`")]
+File = Annotated[Any, about("an image, only to embed: `mimeType`, and base64 `data` or a URL as `fileUri`")]
 
 
 class Part(msgspec.Struct, rename="camel"):
@@ -284,9 +284,12 @@ def _read(body: EmbedBody, incoming: Incoming) -> EmbedRequest:
     names={"inputs": "contents", "parts": "contents.parts"},
 )
 def parse_count(body: CountBody, incoming: Incoming) -> Call:
-    texts = [text for content in body.contents if isinstance(text := content.read(), str)]
-    if len(texts) < len(body.contents):
-        raise InvalidField("{field} must be texts: the tokens of images are not counted.", field="parts")
+    texts = []
+    for i, content in enumerate(body.contents):
+        text = content.read()
+        if not isinstance(text, str):
+            raise InvalidField("{field} must be a text: the tokens of images are not counted.", field="inputs", index=i)
+        texts.append(text)
     request = TokenizeRequest(inputs=texts, model=incoming.path.get("model") or None)
     return Call(request, lambda result: json_answer(totalTokens=result.usage.tokens))
 

@@ -103,12 +103,12 @@ def test_a_dtype_is_refused_by_backends_without_it(dtype: str, names: str) -> No
 
 
 @pytest.mark.parametrize("name", ["handler", "static"])
-def test_a_backend_of_one_number_format_logs_another(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_backend_logs_a_number_format_that_it_does_not_use(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The setting is also for other models; nothing else would tell that it does not apply."""
     for dtype in ("auto", "float32", "bfloat16", "float16"):
         assert backend.check_dtype(name, dtype) == name
-    template = f"the {name} backend computes in float32, not in "
-    assert caplog.messages == [f"{template}bfloat16", f"{template}float16"]
+    formats = ("bfloat16", "float16")
+    assert caplog.messages == [f"dtype {one}: the {name} backend does not use it" for one in formats]
 
 
 def test_each_graph_file_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.opening import FAKE, minilm_folder, opened
 
 from vectord.checkpoints.spec import ModelSpec, RequestedModel, YesNo
 from vectord.compute.backends.base import BackendOptions
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 from vectord.config.sources import CommandLine, export_hub, load
 from vectord.engine.models import backend, open_models, opening
 from vectord.engine.models.registry import ModelSource
@@ -314,6 +314,18 @@ def test_a_setting_that_applies_to_no_model_stops_the_start(
         opened(str(folder), **settings)
     if settings.get("pooling") == "mean":
         assert [model.spec.pooling for model in opened(str(embedder), str(folder), **settings)] == ["mean", None]
+
+
+def test_a_product_starts_with_a_setting_that_applies_to_no_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As TEI does: a reranker with the POOLING of other containers starts, and logs it."""
+    labels = {"id2label": {"0": "relevant"}, "label2id": {"relevant": 0}}
+    folder = write_transformer(tmp_path, architectures=["BertForSequenceClassification"], **labels)
+    model = ModelConfig(models=(str(folder),), pooling="cls", default_prompt="query: ")
+    open_models(Config(model=model, server=ServerConfig(imitates="tei")))
+    told = [message for message in caplog.messages if "applies to none" in message]
+    assert [message.partition(" ")[0] for message in told] == ["pooling", "default_prompt"]
 
 
 def test_an_onnx_file_needs_a_backend_that_runs_it() -> None:

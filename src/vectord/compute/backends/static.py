@@ -21,10 +21,11 @@ from vectord.errors import ModelUnavailable
 from vectord.schema import Float32, Int32
 
 MAX_BATCH_TOKENS = 8_192
-QUICK_NUMBERS = 2**21  # of a batch's rows: 1 ms
+QUICK_NUMBERS = 2**20  # of a batch's rows: 1 ms
 CACHED_NUMBERS = 2**17  # of rows that are copied together: 512 KiB
-# Below MANY_SPANS, a step for each span is faster than one for each row, and so it is for the FEW_SPANS longest ones.
-MANY_SPANS, FEW_SPANS = 128, 16
+# With fewer than MANY_SPANS spans, a step for each span is faster than one for each row. So it is for the FEW_SPANS
+# longest ones, and if a step would add fewer than STEP_SPANS rows on average.
+MANY_SPANS, FEW_SPANS, STEP_SPANS = 128, 16, 32
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> StaticBackend:
@@ -74,8 +75,11 @@ class StaticBackend(Backend):
                 before = np.append(0, np.cumsum(known))
                 ids, starts, stops = ids[known], before[starts], before[stops]
         counts = stops - starts
-        sums = self._sums_of_many if len(counts) >= MANY_SPANS else self._sums
-        vectors = sums(ids, starts, counts)
+        many = len(counts) >= MANY_SPANS
+        if many:
+            steps = np.partition(counts, -FEW_SPANS - 1)[-FEW_SPANS - 1]  # without the longest spans
+            many = bool(counts.sum() >= STEP_SPANS * steps)
+        vectors = (self._sums_of_many if many else self._sums)(ids, starts, counts)
         vectors /= np.maximum(counts, 1, dtype=np.float32)[:, None]
         if self._bend:
             alpha, beta, bias = self._bend

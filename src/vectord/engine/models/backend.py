@@ -58,11 +58,11 @@ def check_backend(name: str) -> str:
 
 
 def check_dtype(backend: str, dtype: str) -> str:
-    """`backend`. Raises ConfigError if it does not support the dtype."""
+    """`backend`. Raises ConfigError if it does not support the dtype. Logs a dtype that it does not use."""
     if backend not in (backends_with := DTYPE_BACKENDS.get(dtype, (backend,))):
         raise ConfigError(f"dtype {dtype}: the {backend} backend has none; those that have: {', '.join(backends_with)}")
     if backend in {"handler", "static"} and dtype in {"bfloat16", "float16"}:
-        log.warning("the %s backend computes in float32, not in %s", backend, dtype)
+        log.warning("dtype %s: the %s backend does not use it", dtype, backend)
     return backend
 
 

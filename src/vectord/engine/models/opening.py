@@ -68,8 +68,8 @@ def open_models(config: Config, *, downloads: bool = True) -> list[ModelSource]:
     """The configured models, in order. Blocks while it downloads, unless that is off, as with the setting `offline`.
 
     A model that is not found, or whose files cannot be read, fails when it loads, unless no model can be read or
-    required_models is `all`. Raises StartError for these, an unknown backend, invalid names, and settings that apply to
-    none of them.
+    required_models is `all`. Raises StartError for these, an unknown backend, invalid names, and, unless the server
+    imitates a product, settings that apply to none of the models.
     """
     # One budget of threads: tokenization_workers share a request's texts, so no text needs several threads.
     # tokenizers reads this at its first batch. A value set by the operator stays.
@@ -84,21 +84,31 @@ def open_models(config: Config, *, downloads: bool = True) -> list[ModelSource]:
     is_fatal = len(failures) == len(models) or config.engine.required_models == "all" or config.model.lora
     if failures and is_fatal:  # adapters need the model that they were trained for
         raise failures[0]
-    if failures:
-        return models
-    # Settings that change the answers of some kinds of models; with several, they are for those that they fit.
+    if not failures:
+        _check_applies(models, config)
+    return models
+
+
+def _check_applies(models: Sequence[ModelSource], config: Config) -> None:
+    """Raises ConfigError for a setting that changes the answers of some kinds of models, if none of these is served. A
+    server that imitates a product starts with a warning, as the product does."""
     own = [model.spec for model in models if model.spec.handler is None]
-    pooling = "tokens" if config.model.pooling == "none" else config.model.pooling
+    pooling = config.model.pooling
+    if pooling == "none":
+        is_pooled = any(spec.outputs <= {"tokens", "token_scores"} for spec in own)
+    else:
+        is_pooled = any(pooling in (*spec.outputs, spec.pooling) for spec in own)
     for name, value, applies in (
-        ("pooling", pooling, any(pooling in (*spec.outputs, spec.pooling) for spec in own)),
+        ("pooling", pooling, is_pooled),
         ("dense_path", config.model.dense_path, any("dense" in spec.outputs for spec in own)),
         ("cutoff_layer", config.model.cutoff_layer, any("scores" in spec.outputs for spec in own)),
         ("default_prompt", config.model.default_prompt, any(OPERATORS_PROMPT in one.spec.prompts for one in models)),
         ("onnx_file", config.device.onnx_file, any(file.suffix == ".onnx" for spec in own for file in spec.weights)),
     ):
         if value is not None and not applies:
-            raise ConfigError(f"{name}: it applies to none of the served models; leave it out")
-    return models
+            if config.server.imitates is None:
+                raise ConfigError(f"{name}: it applies to none of the served models; leave it out")
+            log.warning("%s applies to none of the served models", name)
 
 
 def load_ahead(config: Config) -> list[ModelSource] | None:

@@ -70,7 +70,7 @@ class LaneQueue:
         self._flows: dict[str, Flow] = {}
         # One entry per flow. A flow's start only grows: an outdated entry is corrected when it reaches the top.
         # An empty flow stays, with its virtual time, until `first` finds it, because by then the others have caught up,
-        # or until a client comes to an empty lane, in which nobody has to.
+        # or until a new client comes to an empty lane, where no other client has to catch up.
         self._heap: list[tuple[float, int, Flow]] = []
 
     def add(self, item: Item) -> Flow:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch
 from tests.models import read_tiny_spec, write_bert
 
 from vectord.compute.backends.base import BackendOptions
 from vectord.compute.backends.torch import TorchBackend, load
+from vectord.compute.backends.torch import slot as slots
 from vectord.compute.backends.torch.slot import Streams
+
+GPU = torch.device("cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def nothing_idle() -> Iterator[None]:
+    """As in a process that has loaded nothing."""
+    slots._idle.clear()
+    yield
+    slots._idle.clear()
 
 
 class Maker:
@@ -28,7 +41,7 @@ def test_a_model_reuses_the_streams_of_the_one_before() -> None:
     """Each for the same purpose: loading models one after another makes three streams in all."""
     maker = Maker()
     for _ in range(5):
-        streams = Streams(torch.device("cuda:98"), maker)
+        streams = Streams(GPU, maker)
         taken = [cast(Any, streams.take(use))[1] for use in ("kernels", "copies", "copies")]
         assert taken[0] == 1
         assert sorted(taken) == [1, 2, 3]
@@ -40,7 +53,7 @@ def test_a_hung_stream_is_not_reused(tmp_path: Path) -> None:
     """A model whose stream was renewed keeps its former streams."""
     maker = Maker()
     for hangs, made in ((False, 1), (True, 1), (False, 2)):
-        streams = Streams(torch.device("cuda:99"), maker)
+        streams = Streams(GPU, maker)
         streams.take("kernels")
         backend = _with(streams, tmp_path)
         if hangs:
