@@ -297,12 +297,14 @@ async def test_a_silent_engine_is_stalled_until_it_answers(monkeypatch: pytest.M
     """New requests fail at once. Those sent before end at their deadline, or keep their answers."""
     monkeypatch.setattr(server, "HEARTBEAT_S", 3600)
     monkeypatch.setattr(link, "HEARTBEAT_S", 0.001)
-    monkeypatch.setattr(link, "SILENT_S", 0.001)
     monkeypatch.setattr(client, "GRACE_S", 0.0)
     fake = FakeEngine(held=True)
     async with remote(fake) as (engine, _):
         sent = asyncio.create_task(engine.answer(ONE, ANYONE))
         late = asyncio.create_task(engine.answer(ONE, Caller(client="c", deadline_s=time.monotonic() + 0.1)))
+        for _ in (sent, late):
+            await fake.entered.acquire()
+        monkeypatch.setattr(link, "SILENT_S", 0.001)
         await until(lambda: engine.readiness() == {MODEL: "stalled"})
         assert [info.state for info in engine.models().models] == ["stalled"]
         with pytest.raises(Unavailable, match="does not answer"):
