@@ -56,7 +56,7 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     cost: Literal["packed", "padded"]  # of a batch: packed: its tokens; padded: its longest text times its texts
     max_batch_tokens: int  # the limit of that cost
     max_batch_texts: int | None = None  # None: no limit
-    quick_tokens: int = 0  # a batch of so many takes less than 1 ms: the event loop runs it, alongside busy streams
+    quick_tokens: int = 0  # a batch of so many takes about 1 ms: the event loop runs it, alongside busy streams
     pipelined: bool = False  # streams prepare batches concurrently, and the device runs them one by one
     gpu: Gpu | None = None  # None: the device is no GPU, or an unknown one
 
