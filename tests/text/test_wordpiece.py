@@ -85,10 +85,10 @@ def found_by(reader: FastWordPiece, texts: list[str]) -> list[list[int] | None]:
     read = reader.read(texts)
     if read is None:
         return [None] * len(texts)
-    ids, sizes, left = read
-    assert len(ids) == sum(sizes)
-    rows = (row.tolist() for row in np.split(ids, np.cumsum(sizes[:-1])))
-    return [None if i in left else next(rows) for i in range(len(texts))]
+    tokens, left = read
+    assert len(tokens.ids) == sum(tokens.sizes)
+    rows = tokens.each()
+    return [None if i in left else next(rows)[0].tolist() for i in range(len(texts))]
 
 
 def is_read(reader: FastWordPiece, text: str) -> bool:
@@ -318,8 +318,8 @@ reader = loaded(Path({str(uncased)!r}))
 reader.read(["a"])
 texts = ["the quick brown fox jumps over the lazy dog"] * 20_000
 before = time.process_time() - time.thread_time(), time.thread_time()
-_, sizes, left = reader.read(texts)
-assert len(sizes) == len(texts) and not left
+tokens, left = reader.read(texts)
+assert len(tokens.sizes) == len(texts) and not left
 others, own = time.process_time() - time.thread_time() - before[0], time.thread_time() - before[1]
 print(others / own)
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +22,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, InvalidField, ModelUnavailable, Untokenizable
 from vectord.schema import Input, Int32, Media, TextLength
 from vectord.text import cl100k
-from vectord.text.sequence import CutText, TokenSequence
+from vectord.text.sequence import CutText, TokenArrays, TokenSequence
 from vectord.text.tokenizer_file import (
     check_rows,
     count_ids,
@@ -52,24 +52,6 @@ class Source(msgspec.Struct, frozen=True):
     text: str  # with its prompt, cut by characters
     characters_cut: int = 0
     foreign: bool = False  # see TextLength
-
-
-class TokenArrays(msgspec.Struct, frozen=True, eq=False):
-    """The tokens of N texts, end to end."""
-
-    ids: Int32  # (T,)
-    sizes: Sequence[int]  # (N,)
-    type_ids: Int32 | None = None  # (T,); None: all 0
-
-    @classmethod
-    def of(cls, rows: Sequence[Int32], types: Sequence[Int32] | None = None) -> TokenArrays:
-        """rows, types: of each text."""
-        return cls(np.concatenate(rows), [*map(len, rows)], None if types is None else np.concatenate(types))
-
-    def each(self) -> Iterator[tuple[Int32, Int32 | None]]:
-        """The ids and type ids of each text: views."""
-        for start, stop in pairwise(accumulate(self.sizes, initial=0)):
-            yield self.ids[start:stop], None if self.type_ids is None else self.type_ids[start:stop]
 
 
 class PlainTokenizer:
@@ -125,12 +107,11 @@ class PlainTokenizer:
         read = None if self._fast is None or self._cost_left >= 0 else self._fast.read(texts)
         if read is None:
             return self._reference_tokens(sources, specials=specials)
-        ids, sizes, left = read
-        fast = TokenArrays(ids, sizes)
+        fast, left = read
         if specials and any(self.frame.specials):
             parts = [part for row, _ in fast.each() for part in (self._prefix, row, self._suffix)]
             added = sum(self.frame.specials)
-            fast = TokenArrays(np.concatenate(parts), [size + added for size in sizes])
+            fast = TokenArrays(np.concatenate(parts), [size + added for size in fast.sizes])
         if not left:
             return fast
         others = self._reference_tokens([sources[i] for i in left], specials=specials).each()
@@ -291,9 +272,7 @@ def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "", *, 
     """The text with its prompt, cut by characters if it is far too long."""
     if ":" in text[:99]:
         refuse_data_uri(text, index)
-    if len(text) <= limit.surely_fits:
-        return Source(index, prompt + text, 0, foreign)
-    kept = fit_characters(text, limit, index)
+    kept = text if len(text) <= limit.surely_fits else fit_characters(text, limit, index)
     return Source(index, prompt + kept, len(text) - len(kept), foreign)
 
 

@@ -6,7 +6,7 @@ Plain values. This file imports no tokenizer, so that its import does not delay 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -67,6 +67,24 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     rows: Int32 | None = None  # (r,) the rows whose token vectors count, ascending; None: all
     parts: tuple[TextLength, ...] = ()  # of a pair: the length of each text, without special tokens
     coordinates: Int32 | None = None  # (n, P) see PackedTexts; None: all 0
+
+
+class TokenArrays(msgspec.Struct, frozen=True, eq=False):
+    """The tokens of N texts, end to end."""
+
+    ids: Int32  # (T,)
+    sizes: Sequence[int]  # (N,)
+    type_ids: Int32 | None = None  # (T,); None: all 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Int32], types: Sequence[Int32] | None = None) -> TokenArrays:
+        """rows, types: of each text."""
+        return cls(np.concatenate(rows), [*map(len, rows)], None if types is None else np.concatenate(types))
+
+    def each(self) -> Iterator[tuple[Int32, Int32 | None]]:
+        """The ids and type ids of each text: views."""
+        for start, stop in pairwise(accumulate(self.sizes, initial=0)):
+            yield self.ids[start:stop], None if self.type_ids is None else self.type_ids[start:stop]
 
 
 class Texts(msgspec.Struct, kw_only=True, eq=False, omit_defaults=True):

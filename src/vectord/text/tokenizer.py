@@ -26,8 +26,8 @@ from vectord.text.listwise import ListwiseEncoder
 from vectord.text.options import find_adapter, find_prompt, text_limit
 from vectord.text.pairs import PairEncoder
 from vectord.text.passages import PassageEncoder
-from vectord.text.plain import PlainTokenizer, Source, TokenArrays, cut_source, refuse_data_uri
-from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenSequence
+from vectord.text.plain import PlainTokenizer, Source, cut_source, refuse_data_uri
+from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, Texts, TokenArrays, TokenSequence
 from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, check_size, fit_tokens
 from vectord.text.windows import WindowEncoder
@@ -189,6 +189,7 @@ class TextEncoder:
                 given[i] = TokenIds(kept, None, TextLength(len(ids), len(kept), 0, foreign))
         tokens = self._plain.tokens(sources, specials=options.add_special_tokens)
         counts = tokens.sizes
+        # Most requests need no row for each text: no text is cut, empty, or given as ids.
         if not given and max(counts, default=0) <= limit.max_tokens and (by_table or 0 not in counts):
             details = {
                 place: TextLength(counts[place], counts[place], source.characters_cut, source.foreign)

@@ -22,7 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from vectord.housekeeping import GuardedLogger
-from vectord.schema import Int32
+from vectord.text.sequence import TokenArrays
 from vectord.text.tokenizer_file import is_library_failure
 
 log = GuardedLogger(logging.getLogger("vectord.text"))
@@ -59,9 +59,9 @@ class FastWordPiece:
         self._begun = Lock()  # held once the load has begun
         self._library: Any = None  # a tokie.Tokenizer; its type hints lack encode_batch_flat
 
-    def read(self, texts: Sequence[str]) -> tuple[Int32, list[int], list[int]] | None:
-        """The ids of texts without special tokens, end to end, their number in each text, and the places of the other
-        texts, which tokenizers has to read. None: it has to read all. The first call begins to load tokie."""
+    def read(self, texts: Sequence[str]) -> tuple[TokenArrays, list[int]] | None:
+        """The tokens of texts without special tokens, and the places of the other texts, which tokenizers has to read.
+        None: it has to read all. The first call begins to load tokie."""
         if self._library is None and self._begun.acquire(blocking=False):
             self.load_later()
         if self._library is None:
@@ -74,7 +74,7 @@ class FastWordPiece:
         if not texts:
             return None
         try:
-            return *_read(self._library, texts), left
+            return _read(self._library, texts), left
         except BaseException as error:
             if not (is_library_failure(error) or isinstance(error, RuntimeError | TypeError | ValueError)):
                 raise  # such as that of a signal handler
@@ -107,9 +107,8 @@ class FastWordPiece:
                 os.sched_setaffinity(0, allowed)
             probes = [probe for probe in self._probes() if self._is_sure(probe)]
             encodings = self._tokenizer.encode_batch_fast(probes, add_special_tokens=False)
-            ids, sizes = _read(library, probes)
-            for probe, row, encoding in zip(probes, np.split(ids, np.cumsum(sizes[:-1])), encodings, strict=True):
-                if row.tolist() != encoding.ids:
+            for probe, (ids, _), encoding in zip(probes, _read(library, probes).each(), encodings, strict=True):
+                if ids.tolist() != encoding.ids:
                     log.warning("%s: tokie is not used, because it reads %r differently", self._path, probe)
                     return None
         except BaseException as error:
@@ -135,10 +134,9 @@ class FastWordPiece:
                 yield f"{character} a{character}b {character}{character}"
 
 
-def _read(library: Any, texts: Sequence[str]) -> tuple[Int32, list[int]]:
-    """The ids of the texts, end to end, and their number in each text."""
+def _read(library: Any, texts: Sequence[str]) -> TokenArrays:
     ids, sizes = library.encode_batch_flat(texts, add_special_tokens=False)
-    return ids.view(np.int32), sizes.tolist()
+    return TokenArrays(ids.view(np.int32), sizes.tolist())
 
 
 def _is_known(tokenizer: Tokenizer, path: Path) -> bool:

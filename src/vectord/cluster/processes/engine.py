@@ -38,7 +38,7 @@ def main() -> int:
     prepare_process()
     composed = compose.build(start.config, close_timeout_s=compose.EXIT_CLOSE_TIMEOUT_S)
     composed.app.state.url = start.url
-    gc.freeze()  # as compose.serve
+    gc.freeze()  # as in compose.serve
     uvloop.run(_serve(composed, start))
     return compose.exit_code(composed.engine)
 

@@ -37,7 +37,7 @@ def main() -> int:
     logs.configure(start.config.telemetry, process=start.name)
     path = Path(start.engine_socket)
     app = build(start.config, Link(path, first_state(path)))
-    gc.freeze()  # as compose.serve
+    gc.freeze()  # as in compose.serve
     listener = socket.socket(fileno=start.listener)
     run.serve(app, start.config.server, listener=listener, every_second=lower_other_threads, supervised=True)
     return 0
